@@ -10,6 +10,7 @@
 #   scripts/kubernetes.sh down           ends it all and removes what it wrote
 #
 # By variables: CLUSTER, its folder, in memory (/dev/shm/ironverbs-kubernetes); NODES (2), VFS of each (7), CPUS (2) and MEMORY (2G) of each;
+# RAILS, how many more adapters each node has for its pods alone, and their LINK_LAYER, ethernet (0 of them) or infiniband (1);
 # RDMA_NETNS, whether a node's RDMA devices are seen in one network namespace each (exclusive) or in all (shared), which Linux refuses to
 # change once there are pods; HOST=1 for a node `host` besides, on this host's own kernel, whose pods have verbs at the host's speed and no
 # net devices, or HOST=plain for one that has nothing of ours, for the chart in packaging/chart; IRONVERBS, the command.
@@ -22,6 +23,8 @@ HOST=${HOST:-}
 VFS=${VFS:-7}
 CPUS=${CPUS:-2}
 MEMORY=${MEMORY:-2G}
+LINK_LAYER=${LINK_LAYER:-ethernet}
+[ "$LINK_LAYER" = infiniband ] && RAILS=${RAILS:-1} || RAILS=${RAILS:-0}
 RDMA_NETNS=${RDMA_NETNS:-exclusive}
 # The package's copy of this script has no build directory next to it.
 BUILT=${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs
@@ -77,6 +80,7 @@ check() {
     [ "$(id -u)" = 0 ] || die "expected root, who may make network namespaces and TAP devices"
     [ ! -e "$CLUSTER" ] || die "$CLUSTER is there already: scripts/kubernetes.sh down"
     case $NODES$HOST in [1-9] | [0-9]1 | [0-9]plain) ;; *) die "expected NODES of 1 to 9 and HOST of 1, plain or nothing, found '$NODES' and '$HOST'" ;; esac
+    case $LINK_LAYER$RAILS in ethernet[0-8] | infiniband[1-8]) ;; *) die "expected LINK_LAYER of ethernet with RAILS of 0 to 8, or infiniband with 1 to 8, found '$LINK_LAYER' and '$RAILS'" ;; esac
     case $RDMA_NETNS in exclusive | shared) ;; *) die "expected RDMA_NETNS of exclusive or shared, found '$RDMA_NETNS'" ;; esac
     for program in etcd containerd runc nft busybox nsenter ip openssl; do
         command -v $program >/dev/null || die "no $program here: scripts/install-deps.sh kubernetes"
@@ -102,6 +106,21 @@ make_wire() {
     for node in $(seq "$NODES"); do inside ip route add "10.244.$node.0/24" via "10.10.0.$node"; done
 }
 
+# The adapters of each rail, one for each node, and a link that joins them.
+make_rails() {
+    for rail in $(seq "$RAILS"); do
+        links=
+        for node in $(seq "$NODES"); do
+            "$IRONVERBS" adapter create "$CLUSTER/rail-$rail-$node" --id "$rail$node" --vfs "$VFS" --link-layer "$LINK_LAYER" >/dev/null
+            [ "$node" = 1 ] || links="$links node:$CLUSTER/rail-$rail-$node"
+        done
+        [ -n "$links" ] || continue
+        # shellcheck disable=SC2086  # a list
+        start "rail-$rail" "$IRONVERBS" link --adapter "$CLUSTER/rail-$rail-1" $links
+        await 20 "a link" grep '^linked by' "$CLUSTER/log/rail-$rail" || die "$(tail -n 3 "$CLUSTER/log/rail-$rail")"
+    done
+}
+
 # The node on this kernel: the control plane's neighbour in its network namespace, on the adapter that holds the wire. Its pods end
 # with it, for their processes are in a namespace of their own.
 start_host() {
@@ -114,7 +133,9 @@ start_host() {
 
 start_node() { # NODE
     mkdir -p "$CLUSTER/images/node-$1" "$CLUSTER/asked/node-$1"
-    start "node-$1" "$IRONVERBS" linux --adapter "$CLUSTER/adapter-$1" --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
+    rails=$(seq -f "--adapter $CLUSTER/rail-%g-$1" "$RAILS")
+    # shellcheck disable=SC2086  # options
+    start "node-$1" "$IRONVERBS" linux --adapter "$CLUSTER/adapter-$1" $rails --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
         --share "$CLUSTER" --log "$CLUSTER/log/node-$1.kernel" -- \
         sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS" "$RDMA_NETNS"
 }
@@ -133,6 +154,7 @@ up() {
     trap 'say "what its programs said is in $CLUSTER/log"' EXIT
     "$HERE/scripts/container-image.sh" "$CLUSTER/images/pause.tar" localhost/pause:1 -- sleep 2147483647
     make_wire
+    make_rails
     start control nsenter -t "$(cat "$CLUSTER/run/wire")" -n sh "$HERE/scripts/kubernetes/control-plane.sh" "$CLUSTER" "$PROGRAMS"
     # Nodes come up beside it.
     for node in $(seq "$NODES"); do start_node "$node"; done
@@ -203,6 +225,7 @@ down() {
     # It has nothing to keep.
     end control KILL
     find /sys/fs/cgroup -depth -type d -path "*/ironverbs-$(basename "$CLUSTER")*" -exec rmdir {} + 2>/dev/null || true
+    for link in "$CLUSTER"/run/rail-*; do end "${link##*/}" TERM; done
     end wire TERM
     [ ! -e "$CLUSTER/run/.infiniband" ] || rmdir /dev/infiniband 2>/dev/null || true
     rm -rf "$CLUSTER"

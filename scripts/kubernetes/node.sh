@@ -1,7 +1,7 @@
 #!/bin/sh
 # node.sh CLUSTER NUMBER NODES PROGRAMS PLUGINS NETNS: the command of a Linux node that is one of Kubernetes, until CLUSTER/stop is there.
 #
-# Its PF eth0 carries the node's address, its VFs are for pods.
+# The PF eth0, of its first adapter, carries the node's address; VFs and other adapters are for pods.
 set -eu
 
 number=$2

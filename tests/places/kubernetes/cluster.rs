@@ -4,6 +4,7 @@ use ironverbs_tests::stock::GoPrograms;
 use std::{
     env, fs,
     io::Write,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -106,6 +107,20 @@ impl Cluster {
         let done = run(command, "");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    /// Numbers of its Linux nodes, as the form has them.
+    pub fn nodes(&self) -> RangeInclusive<u8> {
+        let nodes = self.form.iter().find(|(name, _)| *name == "NODES").map_or("2", |(_, nodes)| nodes);
+        1..=nodes.parse().expect("a number of nodes")
+    }
+
+    /// Gives the nodes a CNI plugin that none of them has by itself.
+    pub fn plugin(&self, name: &str) {
+        let file = self.programs.find(name).expect("a program that the test needs");
+        for node in self.nodes() {
+            self.on(node, &["cp", file.to_str().expect("a name in ASCII"), "/opt/cni/bin/"]);
+        }
     }
 
     /// The cluster's folder, in memory.

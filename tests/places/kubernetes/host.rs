@@ -11,7 +11,7 @@ fn host() -> Option<Cluster> {
 
 /// Two pods of the same resource read each other's memory.
 pub fn pods_read_each_other(cluster: &Cluster, resource: &str) {
-    let pods = ["one", "two"].map(|name| pod(name, "host", resource, "")).concat();
+    let pods = ["one", "two"].map(|name| pod(name, "host", &[resource], "")).concat();
     let begin = || {
         let _ = cluster.kubectl(&["delete", "pod", "one", "two", "--ignore-not-found"], "");
         cluster.apply(&pods);

@@ -5,6 +5,7 @@
 mod chart;
 mod cluster;
 mod host;
+mod infiniband;
 mod operator;
 mod page;
 mod programs;

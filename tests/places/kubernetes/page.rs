@@ -1,10 +1,11 @@
-//! docs/kubernetes.md, as a platform engineer pastes it.
+//! Our pages about clusters, as a platform engineer pastes them.
 
 use crate::pages::{Desk, block_of};
 use ironverbs_tests::stock::GoPrograms;
 use std::process::Command;
 
 const PAGE: &str = "docs/kubernetes.md";
+const INFINIBAND: &str = "docs/kubernetes-infiniband.md";
 
 /// A cluster's end.
 struct Down(Command);
@@ -16,13 +17,12 @@ impl Drop for Down {
     }
 }
 
-#[test]
-#[ignore = "make test-kubernetes"]
-fn two_pods_have_a_vf_each_as_the_page_says() {
+/// Pastes blocks of pages, `(page, beginning)`, one after the other. They must succeed and print lines with these words.
+fn pasted(blocks: &[(&str, &str)], prints: &[&str]) {
     if GoPrograms::with(&["kubernetes", "cni"], &["kubelet", "multus", "sriovdp"]).is_none() {
         return;
     }
-    let blocks = ["scripts/kubernetes.sh up", "k=", "$k apply"].map(|begins| block_of(PAGE, begins));
+    let blocks: Vec<_> = blocks.iter().map(|(page, begins)| block_of(page, begins)).collect();
     let script = blocks.join("\n") + "\nwait\n";
     let Some(desk) = Desk::new(&script, &[]) else { return };
     let command = |limit: &str, text: &str| {
@@ -37,12 +37,35 @@ fn two_pods_have_a_vf_each_as_the_page_says() {
     let has = |words: &str| {
         said.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(words))
     };
-    for words in [
-        "node-2 Ready",
-        "state ACTIVE physical_state LINK_UP netdev net1",
-        "RDMA_Read Latency Test",
-        "2 1000 ",
-    ] {
+    for words in prints {
         assert!(has(words), "expected {words:?} in\n{said}");
     }
+}
+
+#[test]
+#[ignore = "make test-kubernetes"]
+fn two_pods_have_a_vf_each_as_the_page_says() {
+    pasted(
+        &[(PAGE, "scripts/kubernetes.sh up"), (PAGE, "k="), (PAGE, "$k apply")],
+        &[
+            "node-2 Ready",
+            "state ACTIVE physical_state LINK_UP netdev net1",
+            "RDMA_Read Latency Test",
+            "2 1000 ",
+        ],
+    );
+}
+
+#[test]
+#[ignore = "make test-kubernetes"]
+fn two_pods_have_a_vf_of_infiniband_each_as_the_page_says() {
+    pasted(
+        &[(INFINIBAND, "export"), (PAGE, "k="), (INFINIBAND, "$k apply"), (INFINIBAND, "lid=")],
+        &[
+            "lmc 0 state ACTIVE physical_state LINK_UP",
+            "RDMA_Read Latency Test",
+            "2 1000 ",
+            "3 packets received, 0% packet loss",
+        ],
+    );
 }

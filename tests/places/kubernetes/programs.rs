@@ -27,7 +27,7 @@ impl Cluster {
         assert_eq!(words, ["10.96.0.1", "kubernetes.default.svc.cluster.local"]);
     }
 
-    /// Starts multus on nodes 1 and 2, which give pods its networks from then on: those that come before it has written its file have none.
+    /// Starts multus on all nodes, which give pods its networks from then on: those that come before it has written its file have none.
     pub fn multus(&self) {
         let programs = [
             ("multus", "/usr/src/multus-cni/bin/multus"),
@@ -37,7 +37,7 @@ impl Cluster {
         ];
         self.image("ghcr.io/k8snetworkplumbingwg/multus-cni:snapshot", &programs, &["/thin_entrypoint"]);
         self.apply(&self.manifest("multus-daemonset.yml"));
-        for node in [1, 2] {
+        for node in self.nodes() {
             self.until(&format!("multus on node {node}"), 90, || {
                 let (written, said) = self.tried_on(node, &["ls", "/etc/cni/net.d/00-multus.conflist"]);
                 if written { Ok(()) } else { Err(said) }
@@ -53,18 +53,18 @@ impl Cluster {
         self.apply(&self.manifest("sriovdp-daemonset.yaml"));
     }
 
-    /// Makes `count` VFs on nodes 1 and 2, which sriov-network-device-plugin offers as `resource`.
-    pub fn offer_vfs(&self, resource: &str, count: u32) {
-        for node in [1, 2] {
-            self.on(node, &["sh", "-c", &format!("echo {count} >/sys/class/net/eth0/device/sriov_numvfs")]);
+    /// Makes `count` VFs of a PF of each node, which sriov-network-device-plugin offers as `resource`.
+    pub fn offer_vfs(&self, pf: &str, resource: &str, count: u32) {
+        for node in self.nodes() {
+            self.on(node, &["sh", "-c", &format!("echo {count} >/sys/class/net/{pf}/device/sriov_numvfs")]);
         }
         let (prefix, name) = resource.split_once('/').expect("a resource's prefix");
         self.sriov_plugin(&format!(
             r#"{{"resourceList": [{{"resourceName": "{name}", "resourcePrefix": "{prefix}",
                 "selectors": {{"vendors": ["15b3"], "drivers": ["mlx5_core"], "isRdma": true}}}}]}}"#
         ));
-        for node in ["node-1", "node-2"] {
-            self.until_allocatable(node, resource, count);
+        for node in self.nodes() {
+            self.until_allocatable(&format!("node-{node}"), resource, count);
         }
     }
 
@@ -139,8 +139,9 @@ spec:
     )
 }
 
-/// A pod that sleeps on a node, with one of a resource, and `networks` as multus reads them, which may be none.
-pub fn pod(name: &str, node: &str, resource: &str, networks: &str) -> String {
+/// A pod that sleeps on a node, with one of each resource, and `networks` as multus reads them, which may be none.
+pub fn pod(name: &str, node: &str, resources: &[&str], networks: &str) -> String {
+    let limits = resources.iter().map(|resource| format!("{resource}: 1")).collect::<Vec<_>>().join(", ");
     format!(
         "apiVersion: v1
 kind: Pod
@@ -154,7 +155,7 @@ spec:
   - name: tools
     image: {TOOLS}
     securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
-    resources: {{limits: {{{resource}: 1}}}}
+    resources: {{limits: {{{limits}}}}}
 ---
 "
     )

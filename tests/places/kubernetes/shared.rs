@@ -23,7 +23,7 @@ fn pods_share_a_pf_of_which_five_hundred_are_offered() {
     let plugins = r#"{"type": "macvlan", "master": "eth0", "mode": "bridge", "ipam": {"type": "static"}}"#;
     cluster.apply(&network("lan", "", plugins));
     let on_lan = |name, node, address| {
-        pod(name, node, RESOURCE, &format!(r#"[{{"name": "lan", "ips": ["{address}/24"]}}]"#))
+        pod(name, node, &[RESOURCE], &format!(r#"[{{"name": "lan", "ips": ["{address}/24"]}}]"#))
     };
     cluster.apply(&[on_lan("one", "node-1", "10.21.0.1"), on_lan("two", "node-2", "10.21.0.2")].concat());
     cluster.until_running(&["one", "two"]);

@@ -41,11 +41,11 @@ fn spiderpool_gives_vfs_addresses_of_its_pool_and_counts_what_they_move() {
     };
     cluster.tools();
     cluster.multus();
-    cluster.offer_vfs(RESOURCE, 4);
+    cluster.offer_vfs("eth0", RESOURCE, 4);
     cluster.spiderpool();
     cluster.apply(NETWORK);
     let pods = [("one", "node-1"), ("two", "node-2")];
-    cluster.apply(&pods.map(|(name, node)| pod(name, node, RESOURCE, "kube-system/rdma")).concat());
+    cluster.apply(&pods.map(|(name, node)| pod(name, node, &[RESOURCE], "kube-system/rdma")).concat());
     cluster.until_running(&["one", "two"]);
     let address = |pod| {
         let said = cluster.exec(pod, &["ip", "-4", "-br", "addr", "show", "net1"]);

@@ -13,14 +13,14 @@ fn with_vfs() -> Option<Cluster> {
     let cluster = Cluster::new(&[("NODES", "2"), ("VFS", "12")], &[])?;
     cluster.tools();
     cluster.multus();
-    cluster.offer_vfs(RESOURCE, VFS);
+    cluster.offer_vfs("eth0", RESOURCE, VFS);
     let plugins = r#"{"type": "sriov", "vlan": 100, "ipam": {"type": "static"}}, {"type": "rdma"}"#;
     cluster.apply(&network("rdma", RESOURCE, plugins));
     Some(cluster)
 }
 
 fn on_rdma(name: &str, node: &str, address: &str) -> String {
-    pod(name, node, RESOURCE, &format!(r#"[{{"name": "rdma", "ips": ["{address}/24"]}}]"#))
+    pod(name, node, &[RESOURCE], &format!(r#"[{{"name": "rdma", "ips": ["{address}/24"]}}]"#))
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The programs are those of `scripts/go-programs.sh` and those in the folders of CNI_PATH; a test with missing programs is skipped.
 
-use super::infiniband::PARTITIONS;
+use super::PARTITIONS;
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, complaints, part};
 use ironverbs_tests::stock::GoPrograms;
 use std::env;

@@ -12,3 +12,5 @@ mod tools;
 mod traffic;
 mod two_nodes;
 mod vf_settings;
+
+pub use infiniband::PARTITIONS;
