@@ -1,31 +1,32 @@
 //! The SR-IOV network operator, installed by its chart: a policy makes VFs, and its daemons offer them.
 
 use super::cluster::Cluster;
+use std::collections::BTreeSet;
 
 const NAMESPACE: &str = "sriov-network-operator";
 
-/// A policy for the PF of every node, as large clusters have it.
-const POLICY: &str = r#"
+/// A policy for a PF of every node, as large clusters have it.
+fn policy(pf: &str, link_type: &str) -> String {
+    format!(
+        r#"
 apiVersion: sriovnetwork.openshift.io/v1
 kind: SriovNetworkNodePolicy
-metadata: {name: rdma, namespace: sriov-network-operator}
+metadata: {{name: rdma, namespace: {NAMESPACE}}}
 spec:
   resourceName: vfs
-  nodeSelector: {node-role.kubernetes.io/worker: ""}
+  nodeSelector: {{node-role.kubernetes.io/worker: ""}}
   numVfs: 12
-  nicSelector: {vendor: "15b3", pfNames: [eth0]}
+  nicSelector: {{vendor: "15b3", pfNames: [{pf}]}}
+  linkType: {link_type}
   deviceType: netdevice
   isRdma: true
-"#;
+"#
+    )
+}
 
-#[test]
-#[ignore = "make test-kubernetes"]
-fn a_policy_of_the_operator_makes_vfs_and_offers_them() {
-    let Some(cluster) =
-        Cluster::new(&[("NODES", "1"), ("VFS", "12"), ("MEMORY", "3G")], &["helm", "sriov-network-operator"])
-    else {
-        return;
-    };
+/// Starts a cluster of one node, and installs the operator there, whose policy for `pf` makes VFs and offers them.
+fn with_policy(form: &'static [(&'static str, &'static str)], pf: &str, link_type: &str) -> Option<Cluster> {
+    let cluster = Cluster::new(form, &["helm", "sriov-network-operator"])?;
     cluster.apply(&format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"));
     cluster.kubectl(&["label", "node", "node-1", "node-role.kubernetes.io/worker="], "").unwrap();
     let bindata = ("bindata", "/bindata");
@@ -71,15 +72,33 @@ fn a_policy_of_the_operator_makes_vfs_and_offers_them() {
     let config =
         ["patch", "sriovoperatorconfig", "default", "-n", NAMESPACE, "--type", "merge", "-p", firmware];
     cluster.until("the operator's configuration", 30, || cluster.kubectl(&config, ""));
-    cluster.apply(POLICY);
+    cluster.apply(&policy(pf, link_type));
     cluster.until("the state of a node", 120, || {
         let state = ["sriovnetworknodestates", "-n", NAMESPACE, "node-1"];
         let status = cluster.get(&state, "{.status.syncStatus} {.status.lastSyncError}");
-        let vfs = cluster.get(&state, "{.status.interfaces[?(@.name==\"eth0\")].numVfs}");
+        let vfs = cluster.get(&state, &format!("{{.status.interfaces[?(@.name==\"{pf}\")].numVfs}}"));
         if status.trim() == "Succeeded" && vfs == "12" { Ok(()) } else { Err(format!("{status}, {vfs} VFs")) }
     });
     cluster.until_allocatable("node-1", "example.com/vfs", 12);
-    let vfs = cluster.on(1, &["cat", "/sys/class/net/eth0/device/sriov_numvfs"]);
+    let vfs = cluster.on(1, &["cat", &format!("/sys/class/net/{pf}/device/sriov_numvfs")]);
     assert_eq!(vfs, "12\n");
     assert_eq!(cluster.complaints(1), "");
+    Some(cluster)
+}
+
+#[test]
+#[ignore = "make test-kubernetes"]
+fn a_policy_of_the_operator_makes_vfs_and_offers_them() {
+    with_policy(&[("NODES", "1"), ("VFS", "12"), ("MEMORY", "3G")], "eth0", "eth");
+}
+
+#[test]
+#[ignore = "make test-kubernetes"]
+fn a_policy_of_link_type_ib_gives_vfs_guids_and_offers_them() {
+    let form = &[("NODES", "1"), ("VFS", "12"), ("MEMORY", "3G"), ("LINK_LAYER", "infiniband")];
+    let Some(cluster) = with_policy(form, "ib0", "ib") else { return };
+    let link = cluster.on(1, &["ip", "link", "show", "ib0"]);
+    let guids: BTreeSet<_> =
+        link.lines().filter_map(|line| line.split_once("PORT_GUID ")?.1.get(..23)).collect();
+    assert!(guids.len() == 12 && !guids.contains("00:00:00:00:00:00:00:00"), "{link}");
 }
