@@ -9,6 +9,7 @@ mod infiniband;
 mod operator;
 mod page;
 mod programs;
+mod rails;
 mod shared;
 mod spiderpool;
 mod sriov;
