@@ -15,7 +15,7 @@ set -eu
 # a leading + is a file or folder to copy; plugins= names those that CoreDNS keeps.
 CNI='
 github.com/containernetworking/cni v1.3.1 h1:gnHlU/YC1bJcS+CSh+pYQKeuu4O4gsMGW1NMaLhkzW4= cnitool
-github.com/containernetworking/plugins v1.9.1 h1:8oU6WsIsU3bpnNZuvHp74a6cE1MJwbj2P7s4/yTUNlA= plugins/main/bridge plugins/main/macvlan plugins/main/host-device plugins/ipam/host-local plugins/ipam/static plugins/main/loopback
+github.com/containernetworking/plugins v1.9.1 h1:8oU6WsIsU3bpnNZuvHp74a6cE1MJwbj2P7s4/yTUNlA= plugins/main/bridge plugins/main/ipvlan plugins/main/macvlan plugins/main/host-device plugins/ipam/host-local plugins/ipam/static plugins/main/loopback
 github.com/k8snetworkplumbingwg/rdma-cni v1.6.0 h1:7nleN5mhe+/MPo8h9ow/yUoGqIXzrTzJv5pP3WTjUtM= cmd/rdma
 github.com/Mellanox/k8s-rdma-shared-dev-plugin v1.5.3 h1:sjF+BpNYOYHRGFbL8luUtSUMmZLFqUlUSS/bzyRWjs8= cmd/k8s-rdma-shared-dp +deployment/k8s/base
 github.com/k8snetworkplumbingwg/sriov-network-device-plugin v0.0.0-20221127172732-a5a7395122e3 h1:hIHzF4vNTCFb9UMngrcJAMvdNslCekaSvNbfQt21CUw= cmd/sriovdp +images/entrypoint.sh +deployments/k8s-v1.16/sriovdp-daemonset.yaml

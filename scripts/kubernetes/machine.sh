@@ -22,7 +22,7 @@ done
 mount --make-rshared /
 echo 1 >/proc/sys/net/ipv4/ip_forward
 mkdir -p /opt/cni/bin /etc/cni/net.d
-for plugin in bridge host-device host-local loopback macvlan rdma sriov static; do
+for plugin in bridge host-device host-local ipvlan loopback macvlan rdma sriov static; do
     [ ! -e "$plugins/$plugin" ] || cp "$plugins/$plugin" /opt/cni/bin/
 done
 cat >/etc/cni/net.d/10-default.conflist <<END
