@@ -47,22 +47,41 @@ pub const fn loopback(node_id: u16, fid: u8) -> [u8; 4] {
     [127, hi, lo, fid.wrapping_add(1)]
 }
 
-/// LID of function `fid` on InfiniBand.
-pub const fn lid(fid: u8) -> u16 {
-    fid as u16 + 1
+/// Highest number of an InfiniBand adapter: the switch of every other one has a port for it beside those of 128 functions.
+pub const MAX_SUBNET_ID: u16 = 125;
+
+/// Number of LIDs of an adapter.
+const LIDS: u16 = 256;
+
+/// LID of function `fid` of node `node_id` on InfiniBand.
+pub const fn lid(node_id: u16, fid: u8) -> u16 {
+    node_id.wrapping_mul(LIDS).wrapping_add(fid as u16 + 1)
 }
 
-/// The function with this LID.
+/// The function of node `node_id` with this LID.
 #[inline]
-pub const fn fid_of_lid(lid: u16) -> Option<u8> {
-    match lid {
-        1..=128 => Some((lid - 1) as u8),
+pub const fn fid_of_lid(node_id: u16, lid: u16) -> Option<u8> {
+    match lid.wrapping_sub(node_id.wrapping_mul(LIDS)) {
+        at @ 1..=128 => Some((at - 1) as u8),
         _ => None,
     }
 }
 
-/// LID of the switch that the functions are attached to, and of the administrator in it.
-pub const SWITCH_LID: u16 = 0x200;
+/// LID of the switch that the functions of node `node_id` are attached to, and of the administrator in it: 0x200 on node 0. No function
+/// has such a LID.
+pub const fn switch_lid(node_id: u16) -> u16 {
+    node_id.wrapping_add(2).wrapping_mul(LIDS)
+}
+
+/// The node whose switch, or one of whose functions, has this LID.
+pub const fn node_of_lid(lid: u16) -> Option<u16> {
+    let node_id = match lid % LIDS {
+        0 => (lid / LIDS).wrapping_sub(2),
+        1..=128 => lid / LIDS,
+        _ => return None,
+    };
+    if node_id <= MAX_SUBNET_ID { Some(node_id) } else { None }
+}
 
 /// GUID of the switch of node `node_id`.
 pub const fn switch_guid(node_id: u16) -> [u8; 8] {

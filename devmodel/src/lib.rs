@@ -44,5 +44,5 @@ pub mod wire;
 
 pub use adapter::Adapter;
 pub use config::{Config, Conformance, LinkLayer};
-pub use subnet::PORT_CAPABILITIES;
+pub use subnet::{Announcement, PORT_CAPABILITIES};
 pub use sync::laboratory;

@@ -1,7 +1,11 @@
-//! InfiniBand: LID-routed packets for queue pairs, agents, the switch and groups, and management datagrams that the driver sends to its own
-//! port.
+//! InfiniBand: LID-routed packets for queue pairs, agents, the switch and groups, from this adapter and from another one on its subnet, and
+//! management datagrams that the driver sends to its own port.
 
 use crate::bytes::Bytes;
+use devmodel::{
+    Config, LinkLayer, identity,
+    region::{Outlet, OutletRing},
+};
 use hwspec::{
     cmd::{Opcode, vport::*},
     context::ServiceType,
@@ -20,9 +24,11 @@ use tests::bed::{Access, Bed, MS, Mr, Path, Qp, Saved, US, Wr, reseal};
 /// Maximum number of packets and commands per input.
 const TURNS: usize = 16;
 /// LID of the switch, and GID of a group.
-const SWITCH: u16 = devmodel::identity::SWITCH_LID;
+const SWITCH: u16 = identity::switch_lid(0);
 const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 const QKEY: u32 = 0x0b1b;
+/// Number of another adapter on the subnet.
+const OTHER: u16 = 16;
 
 #[derive(Clone)]
 struct Stage {
@@ -51,6 +57,9 @@ fn build() -> Stage {
             bed.post_recv(*qp, &[mr.part(4096, 1024)]);
         });
     }
+    let other = Bed::new(Config { link_layer: LinkLayer::Infiniband, node_id: OTHER, ..Config::default() });
+    OutletRing::of(bed.adapter.region(), Outlet::Uplink).open(true);
+    bed.learn(&[other.adapter.announce()]);
     bed.take_frames();
     let saved = bed.save();
     Stage { saved, rc, mr, datagrams, bystanders: [c, d], regions }
@@ -73,6 +82,11 @@ pub fn routed(data: &[u8]) {
             let _ = bed.command_with(1, Opcode::MadIfc, checked, &command, &[], MadIfcOut::SIZE);
         } else {
             let frame = frame(stage, &mut input);
+            let source = || identity::node_of_lid(u16::from_be_bytes([frame[6], frame[7]]));
+            assert!(
+                !bed.adapter.admits(&frame) || source().is_some_and(|id| id != 0),
+                "a name of this adapter"
+            );
             bed.inject(&frame);
         }
         bed.advance(u64::from(input.u8()) * US);
@@ -105,7 +119,7 @@ fn mad(input: &mut Bytes<'_>) -> [u8; MAD_SIZE] {
         // Inserts a group that this port may join.
         mad[48..56].copy_from_slice(&(u64::from(input.u32()) & 0x3_ffff | 0x1_0003).to_be_bytes());
         mad[56..72].copy_from_slice(&GROUP);
-        mad[72..88].copy_from_slice(&devmodel::identity::port_gid(0, 1));
+        mad[72..88].copy_from_slice(&identity::port_gid(0, 1));
         mad[104] = input.u8();
     }
     mad
@@ -129,13 +143,13 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> Vec<u8> {
         _ => (if kind & 1 == 0 { stage.rc.qpn } else { input.u32() & 0xff_ffff }, input.u32()),
     };
     let grh = (kind & 2 != 0).then(|| Grh {
-        sgid: devmodel::identity::port_gid(0, 2),
-        dgid: if kind & 4 == 0 { devmodel::identity::port_gid(0, 1) } else { GROUP },
+        sgid: identity::port_gid(0, 2),
+        dgid: if kind & 4 == 0 { identity::port_gid(0, 1) } else { GROUP },
         hop_limit: 1,
         ..Grh::default()
     });
-    // The source is never a bystander: a bystander would be accountable for packets sent in its name.
-    let slid = if kind & 8 == 0 { 2 } else { 4096 | input.u16() & 0xfff };
+    // The source is never a bystander, which would be accountable for packets sent in its name. With bit 3 it is on another adapter.
+    let slid = if kind & 8 == 0 { 2 } else { OTHER << 8 | input.u16() & 0xfff };
     let route = Route { vl: if qpn == 0 { 15 } else { 0 }, sl: input.u8() & 15, dlid, slid, grh };
     let mut packet = Packet::default();
     let opcode = if qpn == stage.rc.qpn || kind & 16 != 0 {

@@ -54,9 +54,9 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
             .node_guid(node_guid)
             .cap_mask1(f.ib.capability_mask)
             .cap_mask1_field_select(subnet::SOFT_CAPABILITIES)
-            .lid(identity::lid(fid))
+            .lid(identity::lid(call.step.config.node_id, fid))
             .subnet_timeout(f.ib.subnet_timeout)
-            .sm_lid(identity::SWITCH_LID)
+            .sm_lid(identity::switch_lid(call.step.config.node_id))
             .qkey_violation_counter(f.ib.qkey_violations)
             .pkey_violation_counter(f.ib.pkey_violations)
     });

@@ -413,7 +413,7 @@ fn connect(adapter: &Adapter, machine: &mut FlatMachine, side: Side, peer: Side,
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
     // On InfiniBand the destination is a LID.
-    q.path.rlid = identity::lid(peer.fid);
+    q.path.rlid = identity::lid(0, peer.fid);
     (q.path.dmac, q.path.dgid, q.path.tclass) =
         (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
     q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);

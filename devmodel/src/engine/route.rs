@@ -330,13 +330,18 @@ impl Runner {
         self.sealed = whole;
     }
 
+    /// Notifies `to` of a change that concerns `vport`.
+    pub(super) fn notify(&mut self, at: &mut At<'_>, from: Option<u8>, to: u8, vport: u8) {
+        if at.push_note(to, vport) {
+            self.arrived(at, from, to);
+        }
+    }
+
     /// Delivers the notes and raw frames of a step. Returns the number of bytes of the frames.
     #[cold]
     fn deliver_raw(&mut self, at: &mut At<'_>, from: u8) -> u64 {
         for (to, vport) in std::mem::take(&mut self.buffers.notes) {
-            if at.push_note(to, vport) {
-                self.arrived(at, Some(from), to);
-            }
+            self.notify(at, Some(from), to, vport);
         }
         let mut bytes = 0;
         let mut raw = std::mem::take(&mut self.buffers.raw);
@@ -490,10 +495,11 @@ impl Adapter {
     /// The function that a frame is for, by its destination LID.
     #[cold]
     fn owner_of_lid(&self, frame: &[u8]) -> Option<u8> {
+        let node_id = self.config().node_id;
         let fid = match dlid(frame)? {
             // The switch itself, also as the end of a directed route: its agents run with the PF.
-            identity::SWITCH_LID | PERMISSIVE_LID => 0,
-            lid => identity::fid_of_lid(lid)?,
+            lid if lid == PERMISSIVE_LID || lid == identity::switch_lid(node_id) => 0,
+            lid => identity::fid_of_lid(node_id, lid)?,
         };
         self.is_there(fid).then_some(fid)
     }

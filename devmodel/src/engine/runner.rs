@@ -14,6 +14,7 @@ use crate::{
     host::{Host, Party, Rid},
     mlx5::{Job, Step, arrive_in_train, arrive_inline, step::Buffers},
     region::{Func, FunctionSet, Origin, Patience, READY_SQ, Sync, WireRing, purge_frames},
+    subnet::{self, Announcement},
     wire::Link,
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -200,6 +201,27 @@ impl Runner {
         let at = &mut At { adapter, host, now };
         frames.for_each(|frame| self.receive_external(at, frame));
         self.run_due(at);
+    }
+
+    /// Tells the PF of an InfiniBand adapter what all `others` on its subnet announce, and functions that their groups have changed.
+    /// Returns false if a stopped program holds the PF.
+    pub fn learn(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        others: &[Announcement],
+    ) -> bool {
+        let pf = Func::lock_with(adapter.region(), 0, host, Patience::UntilStopped);
+        let Some(mut pf) = pf else { return false };
+        let changed = subnet::learn(&mut pf, host, adapter.config(), others);
+        drop(pf);
+        let at = &mut At { adapter, host, now };
+        for fid in adapter.functions().filter(|fid| changed & 1 << fid != 0) {
+            self.notify(at, None, fid, subnet::REREGISTER);
+        }
+        self.run_due(at);
+        true
     }
 
     /// Forwards frames that were diverted from the wire by [`OutletRing::divert`](crate::region::OutletRing::divert), and runs

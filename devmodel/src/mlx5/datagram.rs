@@ -125,7 +125,7 @@ fn loop_back(w: &mut QpStage<'_, '_, '_>, path: &Path, packet: &wire::Packet, pa
     }
     let here = match w.step.config.link_layer {
         LinkLayer::Ethernet => Path { dmac: w.func.function().mac, ..*path },
-        LinkLayer::Infiniband => Path { rlid: identity::lid(w.func.fid()), ..*path },
+        LinkLayer::Infiniband => Path { rlid: identity::lid(w.step.config.node_id, w.func.fid()), ..*path },
     };
     send(w, &here, packet, &payload);
 }

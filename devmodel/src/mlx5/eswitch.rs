@@ -17,9 +17,11 @@ use hwspec::eqe::{Eqe, EventType, PortChange, PortEvent, VportEvent};
 /// `FunctionRow::vport_admin_state`, and `VportRow::admin_state` less one: down.
 const DOWN: u32 = 0;
 
-/// Handles a note about vport `vport`, received by its function or by the manager.
+/// Handles a note about vport `vport`, received by its function or by the manager, or that groups of the function have changed.
 pub(crate) fn noted(func: &mut Func<'_>, config: &Config, vport: u8) {
-    if vport == func.fid() {
+    if vport == subnet::REREGISTER {
+        port_event(func, PortChange::ClientRereg);
+    } else if vport == func.fid() {
         take_over(func, config);
     } else if func.fid() == 0 {
         context_changed(func, vport);

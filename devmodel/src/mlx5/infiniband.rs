@@ -79,7 +79,7 @@ impl QpStage<'_, '_, '_> {
             vl: if management { MANAGEMENT_LANE } else { 0 },
             sl: path.sl,
             dlid: path.rlid,
-            slid: identity::lid(self.func.fid()),
+            slid: identity::lid(self.step.config.node_id, self.func.fid()),
             grh,
         };
         if f.vport_state == 0 {
@@ -156,7 +156,7 @@ pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<
         IpPair::V6 { dst, .. } if packet.headers.has_grh() => Some(dst),
         _ => None,
     };
-    let mine = lrh.dlid() == identity::lid(func.fid())
+    let mine = lrh.dlid() == identity::lid(step.config.node_id, func.fid())
         && dgid.is_none_or(|dgid| dgid[0] == 0xff || func.function().ib.has_gid(&dgid));
     if !mine {
         func.count(Counters::RxDroppedQp, 1);

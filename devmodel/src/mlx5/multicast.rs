@@ -34,7 +34,7 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<
         func.count(Counters::RxDroppedQp, 1);
     }
     for qp in members.iter().copied() {
-        if blocks(func, packet, qp) {
+        if blocks(func, step.config.node_id, packet, qp) {
             continue;
         }
         let party = func.row::<QpRow>(qp).map_or(0, |row| row.head.party);
@@ -61,7 +61,7 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u3
     headers[at..at + Bth::SIZE].copy_from_slice(bth.as_bytes());
     match h.lrh() {
         Some(mut lrh) => {
-            lrh.set().dlid(identity::lid(func.fid()));
+            lrh.set().dlid(identity::lid(step.config.node_id, func.fid()));
             headers[..Lrh::SIZE].copy_from_slice(lrh.as_bytes());
         }
         None => headers[..6].copy_from_slice(&func.function().mac),
@@ -75,13 +75,13 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u3
 
 /// True if QP `qp` sent this packet itself and blocks its loopback. Other QPs of its function receive the packet, which Linux relies on
 /// for IPoIB devices, all of which block their own.
-fn blocks(func: &Func<'_>, packet: &Packet<'_>, qp: u32) -> bool {
+fn blocks(func: &Func<'_>, node_id: u16, packet: &Packet<'_>, qp: u32) -> bool {
     let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {
         return false;
     };
     let h = &packet.headers;
     let from_here = match h.lrh() {
-        Some(lrh) => lrh.slid() == identity::lid(func.fid()),
+        Some(lrh) => lrh.slid() == identity::lid(node_id, func.fid()),
         None => h.ethernet().src() == func.function().mac,
     };
     from_here

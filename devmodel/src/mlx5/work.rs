@@ -154,7 +154,6 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
     pub(crate) fn room(&mut self) -> u32 {
         match self.peer() {
             Some(fid) => self.room_in_ring(WireRing::of(self.func.region(), fid).free()),
-            None if self.is_infiniband() => BATCH as u32,
             None => self.room_outside(),
         }
     }
@@ -169,7 +168,7 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
     #[inline]
     pub(crate) fn peer(&self) -> Option<u8> {
         let fid = match self.is_infiniband() {
-            true => identity::fid_of_lid(self.q.path.rlid),
+            true => identity::fid_of_lid(self.step.config.node_id, self.q.path.rlid),
             false => identity::fid_of_mac(self.step.config.node_id, self.q.path.dmac),
         };
         fid.filter(|fid| *fid < self.func.region().functions())

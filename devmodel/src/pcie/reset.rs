@@ -33,7 +33,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         true => [0; 6],
         false => identity::mac(settings.node_id, fid),
     };
-    // The subnet's groups do not belong to the function alone.
+    // The subnet's records do not belong to the function alone.
     let before_reset = func.function().free;
     let (before, last) = (func.function().before, func.function().counters);
     *func.function_mut(|f| f) = FunctionRow {
@@ -43,7 +43,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: if set.mac == [0; 6] { born } else { set.mac },
         mtu: if settings.strict.owner { VPORT_MTU } else { ETHERNET_MTU },
-        ib: subnet::port(fid, port_guid),
+        ib: subnet::port(settings.node_id, fid, port_guid),
         // Up, unless the e-switch manager keeps it down.
         vport_state: if set.admin_state == 1 { 0 } else { VPORT_UP },
         vport_admin_state: VPORT_UP,
@@ -51,8 +51,9 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         rx_next,
         ..FunctionRow::new_zeroed()
     };
-    let groups = Table::SubnetGroup as usize;
-    func.function_mut(|f| &mut f.free)[groups] = before_reset[groups];
+    for table in [Table::SubnetPort as usize, Table::SubnetGroup as usize] {
+        func.function_mut(|f| &mut f.free)[table] = before_reset[table];
+    }
     for table in Table::KNOWN_TO_PEERS {
         let next = before_reset[table as usize].over_reset(func.rows(table));
         func.function_mut(|f| &mut f.free)[table as usize] = next;

@@ -38,7 +38,7 @@ pub unsafe trait Memory: Send + std::marker::Sync {
 }
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_721a;
+const MAGIC: u64 = 0x6972_6f6e_7665_721b;
 
 /// Memory that holds an adapter.
 pub struct Region {

@@ -5,7 +5,7 @@ use super::{
     layout::{FUNCTIONS, MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
 };
-use crate::state::{FunctionRow, ReadResource, SUBNET_GROUPS, SUBNET_SENDS, SendRecord, Table, TimerRow};
+use crate::state::{FunctionRow, ReadResource, SUBNET_GROUPS, SUBNET_PORTS, SUBNET_SENDS, SendRecord, Table, TimerRow};
 use crate::transport::Congestion;
 
 /// Bytes of a row of [`Table::FlowCount`].
@@ -176,6 +176,7 @@ impl Table {
             Self::Rqt => 128,
             Self::FlowGroup => 1024,
             Self::FlowEntry => 8192,
+            Self::SubnetPort => SUBNET_PORTS,
             Self::SubnetGroup => SUBNET_GROUPS,
             Self::SubnetSend => SUBNET_SENDS,
             Self::Vport => g.functions.into(),

@@ -9,6 +9,8 @@ pub const PKEYS: usize = 128;
 pub const PORT_GUIDS: usize = 8;
 /// Entries of one of a port's two VL arbitration tables: lane and weight.
 pub const ARBITRATION: usize = 8;
+/// Maximum number of ports of other adapters on the subnet.
+pub const SUBNET_PORTS: usize = 1024;
 /// Multicast groups a subnet may have.
 pub const SUBNET_GROUPS: usize = 1024;
 /// Maximum number of tables that the administrator sends at a time.
@@ -60,7 +62,21 @@ pub struct IbPort {
 const _: () = assert!(size_of::<IbPort>() % 64 == 0);
 
 rows! {
-    /// A multicast group of the subnet, kept by the PF; its MLID follows from its index.
+    /// A port of the subnet as its administrator knows it. The PF keeps those of other adapters, of which the link tells it; those of its own
+    /// adapter follow from their functions.
+    SubnetPortRow {
+        /// Node and port GUID.
+        guids: [[u8; 8]; 2],
+        /// P_Key table.
+        pkeys: [u16; PKEYS],
+        /// LID, from which adapter and function follow.
+        lid: u16,
+        /// PCI device ID of its function; that of the switch if it is one.
+        device_id: u16,
+        /// Number of ports of its node.
+        ports: u32,
+    }
+    /// A multicast group of the subnet, kept by the PF of each adapter with members.
     SubnetGroupRow {
         /// The group's GID.
         mgid: [u8; 16],
@@ -88,6 +104,12 @@ rows! {
         traffic_class: u8,
         /// Hop limit.
         hop_limit: u8,
+        /// Multicast LID.
+        mlid: u16,
+        /// 1: ports of other adapters are members.
+        elsewhere: u16,
+        /// Padding.
+        reserved: u32,
     }
     /// A table that the administrator sends in several segments (IBTA 13.6), kept by the PF: its receiver and progress. Segments are not
     /// stored; they are built from the records each time they are sent.

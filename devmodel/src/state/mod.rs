@@ -27,7 +27,8 @@ pub use function::{
 };
 pub(crate) use infiniband::DEFAULT_PREFIX;
 pub use infiniband::{
-    ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SUBNET_SENDS, SubnetGroupRow, SubnetSendRow,
+    ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SUBNET_PORTS, SUBNET_SENDS, SubnetGroupRow,
+    SubnetPortRow, SubnetSendRow,
 };
 pub use objects::{
     CounterRow, CqRow, EqRow, FreeList, GroupRow, Head, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow,

@@ -78,6 +78,8 @@ tables! {
     FlowGroup = Local FlowGroupRow,
     FlowEntry = Local FlowEntryRow,
     FlowCounter = Local FlowCounterRow,
+    /// Ports of other adapters on the subnet; only the PF's are used.
+    SubnetPort = Local SubnetPortRow,
     /// Multicast groups of the subnet; only the PF's are used.
     SubnetGroup = Local SubnetGroupRow,
     /// Tables that the subnet administrator is sending; only the PF's are used.

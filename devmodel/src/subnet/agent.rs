@@ -1,6 +1,11 @@
 //! Management packets that no queue pair takes: those to the switch, and those to QP0 of a port without one.
 
-use super::{Subnet, mad::DEFAULT_PKEY, rmpp, switch};
+use super::{
+    Subnet,
+    mad::DEFAULT_PKEY,
+    rmpp,
+    switch::{self, Neighbour},
+};
 use crate::{
     Config, identity,
     mlx5::{Frame, Packet, Payload, Step, bytes_of},
@@ -27,7 +32,9 @@ pub(super) const HOP_LIMIT: u8 = 0xff;
 #[cold]
 pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>) -> bool {
     let Some(lrh) = packet.headers.lrh() else { return false };
-    let to_switch = func.fid() == 0 && matches!(lrh.dlid(), identity::SWITCH_LID | PERMISSIVE_LID);
+    let node_id = step.config.node_id;
+    let to_switch =
+        func.fid() == 0 && (lrh.dlid() == identity::switch_lid(node_id) || lrh.dlid() == PERMISSIVE_LID);
     let qpn = packet.headers.bth().dest_qp().0;
     if !to_switch && qpn > 1 {
         return false;
@@ -68,13 +75,17 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
     let config = *step.config;
     match qpn {
         0 if to_switch => {
-            let Some(from) = identity::fid_of_lid(lrh.slid()) else { return true };
-            match (Subnet { region: func.region(), config: &config }).switch(from, &mad) {
+            let subnet = Subnet { region: func.region(), config: &config };
+            let Some(from) = subnet.neighbour_to(lrh.slid()) else { return true };
+            match subnet.switch(from, &mad) {
                 switch::Way::Back(answer) => back.send(func, step, &answer),
-                switch::Way::Out(fid, mad) => {
+                switch::Way::Out(to, mad) => {
                     let mut on = back;
-                    on.route.dlid = identity::lid(fid);
-                    on.route.slid = PERMISSIVE_LID;
+                    (on.route.dlid, on.route.slid) = match to {
+                        Neighbour::Function(fid) => (identity::lid(node_id, fid), PERMISSIVE_LID),
+                        // Links carry frames by LID.
+                        Neighbour::Adapter(id) => (identity::switch_lid(id), identity::switch_lid(node_id)),
+                    };
                     on.peer = 0;
                     on.send(func, step, &mad);
                 }
@@ -83,9 +94,8 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         }
         0 => {
             // The switch has looked at packets that it sent on along a directed route.
-            let from = identity::fid_of_lid(lrh.slid());
-            let may_set = lrh.slid() == PERMISSIVE_LID
-                || from.is_some_and(|from| switch::may_set(from, Some(func.fid())));
+            let from = identity::fid_of_lid(node_id, lrh.slid()).map(Neighbour::Function);
+            let may_set = lrh.slid() == PERMISSIVE_LID || switch::may_set(from, func.fid());
             if header.method() == Method::Set && !may_set {
                 return true;
             }
@@ -156,7 +166,8 @@ impl Back {
         let Some(len) = write_route(&mut frame.headers, &self.route, &packet, MAD_SIZE) else { return };
         frame.header_len = len as u16;
         step.send(frame);
-        if !matches!(self.route.slid, identity::SWITCH_LID | PERMISSIVE_LID) {
+        // The switch counts nothing.
+        if self.route.slid == identity::lid(step.config.node_id, func.fid()) {
             func.count(Counters::TxPackets, 1);
             func.count(Counters::TxBytes, (len + MAD_SIZE + wire::ICRC_SIZE) as u64);
         }

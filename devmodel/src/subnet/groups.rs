@@ -3,12 +3,12 @@
 use super::{
     Asked, Subnet,
     mad::{Answer, DEFAULT_PKEY, PACKET_LIFE, RATE_100G},
-    records::End,
 };
 use crate::{
     host::Party,
-    region::{Func, Region},
-    state::{SUBNET_GROUPS, SubnetGroupRow},
+    identity,
+    region::{Func, FunctionSet, Region},
+    state::{SUBNET_GROUPS, SubnetGroupRow, SubnetPortRow},
 };
 use hwspec::{
     layout::Layout,
@@ -27,6 +27,7 @@ use hwspec::{
         },
     },
 };
+use std::collections::BTreeSet;
 
 /// Q_Key of the IPoIB broadcast group where nobody chose one, as OpenSM has it.
 const IPOIB_QKEY: u32 = 0x0b1b;
@@ -43,7 +44,7 @@ pub(super) fn by_gid(region: &Region, mgid: &[u8; 16]) -> Option<(u32, SubnetGro
 }
 
 /// All groups, which the PF keeps.
-fn all(region: &Region) -> impl Iterator<Item = (u32, SubnetGroupRow)> + '_ {
+pub(super) fn all(region: &Region) -> impl Iterator<Item = (u32, SubnetGroupRow)> + '_ {
     region.objects::<SubnetGroupRow>(0)
 }
 
@@ -59,10 +60,6 @@ const _: () = assert!(SUBNET_GROUPS < 0x3fff);
 const CHUNK: usize = 16;
 /// Groups a port may keep alive: one that asks for more than its share leaves some to others.
 const SHARE: usize = SUBNET_GROUPS / 4;
-
-pub(super) fn mlid(index: u32) -> u16 {
-    FIRST_MULTICAST_LID + index as u16
-}
 
 fn bit(fid: u8) -> (usize, u64) {
     (usize::from(fid >> 6) & 1, 1 << (fid & 63))
@@ -92,12 +89,12 @@ fn put(row: &mut SubnetGroupRow, fid: u8, state: u8) {
 }
 
 /// A group as a record.
-fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) -> McMemberRecord {
+fn record(row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) -> McMemberRecord {
     McMemberRecord::with(|s| {
         s.mgid(row.mgid)
             .port_gid(port_gid)
             .qkey(row.qkey)
-            .mlid(mlid(index))
+            .mlid(row.mlid)
             .mtu_selector(Selector::Exactly)
             .mtu(row.mtu)
             .traffic_class(row.traffic_class)
@@ -116,12 +113,12 @@ fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) 
 
 /// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).
 pub(super) fn query(region: &Region, asked: &Asked<McMemberRecord>) -> Vec<Vec<u8>> {
-    let matching = all(region).filter(|(index, row)| {
+    let matching = all(region).filter(|(_, row)| {
         (!asked.has(MGID) || row.mgid == asked.want.mgid())
-            && (!asked.has(MLID) || mlid(*index) == asked.want.mlid())
+            && (!asked.has(MLID) || row.mlid == asked.want.mlid())
             && fits(row, asked)
     });
-    matching.map(|(index, row)| record(index, &row, [0; 16], 0).bytes().to_vec()).collect()
+    matching.map(|(_, row)| record(&row, [0; 16], 0).bytes().to_vec()).collect()
 }
 
 /// True if the properties asked for are the group's.
@@ -139,14 +136,16 @@ fn fits(row: &SubnetGroupRow, asked: &Asked<McMemberRecord>) -> bool {
         && asked.selects(LIFE, (want.life_time_selector(), want.life_time()), row.life_time)
 }
 
-/// The function that asks for itself: its GID is in the request, and the request came from its LID.
-fn member(subnet: Subnet<'_>, asked: &Asked<McMemberRecord>) -> Answer<(u8, End)> {
+/// The function that asks for itself: its GID is in the request, and the request came from its LID. Ports of other adapters ask the
+/// administrator there.
+fn member(subnet: Subnet<'_>, asked: &Asked<McMemberRecord>) -> Answer<(u8, SubnetPortRow)> {
     if !asked.has(PORT_GID) || !asked.has(JOIN_STATE) {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
     let end = subnet.by_gid(&asked.want.port_gid()).filter(|end| end.lid == asked.from);
     let end = end.ok_or(status::INVALID_GID)?;
-    Ok((end.fid.ok_or(status::INVALID_GID)?, end))
+    let fid = identity::fid_of_lid(subnet.config.node_id, end.lid).ok_or(status::INVALID_GID)?;
+    Ok((fid, end))
 }
 
 /// A port joins a group, which comes to be if the request says what it is to be like.
@@ -163,7 +162,7 @@ pub(super) fn join(
     let index = match named(subnet.region, asked) {
         Some(index) => {
             let row = func.row::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
-            if !fits(row, asked) || !subnet.is_member(&end, row.pkey) {
+            if !fits(row, asked) || !end.is_member(row.pkey) {
                 return Err(status::REQ_INVALID);
             }
             index
@@ -174,25 +173,19 @@ pub(super) fn join(
             if kept.filter(|row| state_of(row, fid) != 0).count() >= SHARE {
                 return Err(status::NO_RESOURCES);
             }
-            create(func, subnet, &end, asked, wanted)?
+            create(func, &end, asked, wanted)?
         }
     };
     let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
     let state = state_of(row, fid) | wanted;
     put(row, fid, state);
     let row = *row;
-    Ok(record(index, &row, end.gid(), state_of(&row, fid)))
+    Ok(record(&row, end.gid(), state_of(&row, fid)))
 }
 
 /// Makes a group: by a member that keeps it alive (IBTA o15-0.2.4), who says all that a group needs; only IPoIB's broadcast
 /// group is there for whoever asks, as if it had been made by the administrator.
-fn create(
-    func: &mut Func<'_>,
-    subnet: Subnet<'_>,
-    by: &End,
-    asked: &Asked<McMemberRecord>,
-    state: u8,
-) -> Answer<u32> {
+fn create(func: &mut Func<'_>, by: &SubnetPortRow, asked: &Asked<McMemberRecord>, state: u8) -> Answer<u32> {
     let want = &asked.want;
     let needed = QKEY | PKEY | SL | FLOW_LABEL | TRAFFIC_CLASS;
     let mgid = want.mgid();
@@ -204,7 +197,7 @@ fn create(
         return Err(status::REQ_INVALID);
     }
     let pkey = if asked.has(PKEY) { want.pkey() | FULL_MEMBER } else { DEFAULT_PKEY };
-    let foreign = !subnet.is_member(by, pkey);
+    let foreign = !by.is_member(pkey);
     if state & (join_state::FULL | join_state::SEND_ONLY_FULL) == 0 || foreign {
         return Err(status::REQ_INVALID);
     }
@@ -213,9 +206,16 @@ fn create(
     let rate = choose(asked, RATE_SELECTOR | RATE, rate, 2..=RATE_100G, RATE_100G)?;
     let time = (want.life_time_selector(), want.life_time());
     let life_time = choose(asked, LIFE, time, 0..=31, PACKET_LIFE)?;
+    let all = func.live::<SubnetGroupRow>();
+    let taken: BTreeSet<u16> =
+        all.iter().filter_map(|i| Some(func.row::<SubnetGroupRow>(*i)?.mlid)).collect();
     let index = func.alloc::<SubnetGroupRow>(0, Party(0)).map_err(|_| status::NO_RESOURCES)?;
+    // As late as a row's number is a MLID used again, unless a group of another adapter has it.
+    let mut mlids =
+        (0..SUBNET_GROUPS).map(|i| FIRST_MULTICAST_LID + ((index as usize + i) % SUBNET_GROUPS) as u16);
+    let mlid = mlids.find(|mlid| !taken.contains(mlid)).unwrap_or(FIRST_MULTICAST_LID);
     if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
-        row.mgid = mgid;
+        (row.mgid, row.mlid) = (mgid, mlid);
         row.qkey = if asked.has(QKEY) { want.qkey() } else { IPOIB_QKEY };
         row.pkey = pkey;
         (row.mtu, row.rate, row.life_time) = (mtu, rate, life_time);
@@ -262,13 +262,23 @@ pub(super) fn leave(
     put(row, fid, state);
     let row = *row;
     end_if_empty(func, index);
-    Ok(record(index, &row, end.gid(), state_of(&row, fid)))
+    Ok(record(&row, end.gid(), state_of(&row, fid)))
 }
 
-fn end_if_empty(func: &mut Func<'_>, index: u32) {
-    let kept =
-        func.row::<SubnetGroupRow>(index).is_some_and(|row| (row.full, row.send_only) != ([0; 2], [0; 2]));
-    if !kept {
+/// True if ports of this adapter keep a group alive.
+pub(super) fn has_members(row: &SubnetGroupRow) -> bool {
+    (row.full, row.send_only) != ([0; 2], [0; 2])
+}
+
+/// The functions that are in a group in any role.
+pub(super) fn members(row: &SubnetGroupRow) -> FunctionSet {
+    let set = |[low, high]: [u64; 2]| FunctionSet::from(high) << 64 | FunctionSet::from(low);
+    set(row.full) | set(row.send_only) | set(row.non)
+}
+
+pub(super) fn end_if_empty(func: &mut Func<'_>, index: u32) {
+    let kept = |row: &SubnetGroupRow| has_members(row) || row.elsewhere != 0;
+    if !func.row::<SubnetGroupRow>(index).is_some_and(kept) {
         func.free::<SubnetGroupRow>(index);
     }
 }

@@ -22,7 +22,7 @@ pub const PORT_CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
 pub(crate) const SOFT_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 16;
 
 /// A port as it comes up after a reset, with its GUID.
-pub(crate) fn port(fid: u8, guid: [u8; 8]) -> IbPort {
+pub(crate) fn port(node_id: u16, fid: u8, guid: [u8; 8]) -> IbPort {
     let mut port = IbPort {
         node_description: [0; 64],
         pkeys: [0; PKEYS],
@@ -31,7 +31,7 @@ pub(crate) fn port(fid: u8, guid: [u8; 8]) -> IbPort {
         subnet_timeout: 18,
         ..IbPort::new_zeroed()
     };
-    port.node_description = description(fid);
+    port.node_description = description(node_id, fid);
     port.pkeys[0] = DEFAULT_PKEY;
     port.guids[0] = guid;
     for table in &mut port.arbitration {
@@ -41,9 +41,12 @@ pub(crate) fn port(fid: u8, guid: [u8; 8]) -> IbPort {
 }
 
 /// `NodeDescription` until the driver sets one.
-pub(super) fn description(fid: u8) -> [u8; 64] {
+pub(super) fn description(node_id: u16, fid: u8) -> [u8; 64] {
     let mut description = [0; 64];
-    let name = format!("ironverbs iron{fid}");
+    let name = match node_id {
+        0 => format!("ironverbs iron{fid}"),
+        id => format!("ironverbs iron{fid} of adapter {id}"),
+    };
     description[..name.len()].copy_from_slice(name.as_bytes());
     description
 }

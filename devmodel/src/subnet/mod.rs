@@ -1,4 +1,6 @@
-//! The InfiniBand subnet of an adapter: every function's port hangs on one switch, whose administrator knows them all.
+//! The InfiniBand subnet of an adapter: every function's port hangs on one switch, whose administrator knows them all. Links join the
+//! switches of several adapters to one subnet: each administrator answers for all of it, because the link tells it the ports and groups of
+//! the others (`others`), and a border (`border`) keeps out what no other adapter may send.
 //!
 //! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). The attributes that a
 //! manager could change of a port (`smp`) and read of it (`pma`) are there all the same, through `MAD_IFC` and by packets.
@@ -9,9 +11,11 @@ use crate::{Config, region::Region};
 use hwspec::{layout::Layout, wire::mad::sa::SaMad};
 
 mod agent;
+mod border;
 mod groups;
 mod local;
 mod mad;
+mod others;
 mod partitions;
 mod paths;
 mod pma;
@@ -27,6 +31,8 @@ pub(crate) use groups::{group_port_gone, is_in_a_group};
 pub(crate) use local::local;
 pub use mad::PORT_CAPABILITIES;
 pub(crate) use mad::{SOFT_CAPABILITIES, port};
+pub use others::Announcement;
+pub(crate) use others::{REREGISTER, learn};
 pub(crate) use pma::port_counters;
 pub(crate) use rmpp::expire;
 pub(crate) use smp::set_link;

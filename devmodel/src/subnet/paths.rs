@@ -3,8 +3,8 @@
 use super::{
     Asked, Subnet, groups,
     mad::{Answer, PACKET_LIFE, RATE_100G},
-    records::End,
 };
+use crate::state::SubnetPortRow;
 use hwspec::{
     layout::Layout,
     wire::mad::{
@@ -61,15 +61,14 @@ impl Subnet<'_> {
             _ => self.by_lid(asked.from),
         };
         // IBTA 15.2.5.16: a source that does not exist has no paths.
-        let source = source.filter(|end| fits && (!has(SLID) || end.lid == want.slid()));
+        let source = source.filter(|end: &SubnetPortRow| fits && (!has(SLID) || end.lid == want.slid()));
         let Some(source) = source else { return Ok(Vec::new()) };
         if has(DGID) && want.dgid()[0] == 0xff {
             let group = groups::by_gid(self.region, &want.dgid()).filter(|(_, group)| {
-                pkey.is_none_or(|pkey| pkey & 0x7fff == group.pkey & 0x7fff)
-                    && self.is_member(&source, group.pkey)
+                pkey.is_none_or(|pkey| pkey & 0x7fff == group.pkey & 0x7fff) && source.is_member(group.pkey)
             });
-            let path = group.map(|(index, group)| {
-                let mut record = path(&source, (groups::mlid(index), want.dgid()), group.pkey, asked);
+            let path = group.map(|(_, group)| {
+                let mut record = path(&source, (group.mlid, want.dgid()), group.pkey, asked);
                 record.set().mtu(group.mtu).rate(group.rate).life_time(group.life_time);
                 record.set().sl(group.sl).flow_label(group.flow_label).traffic_class(group.traffic_class);
                 record.set().hop_limit(group.hop_limit);
@@ -80,7 +79,7 @@ impl Subnet<'_> {
         Ok(self.paths_from(&source, asked))
     }
 
-    fn paths_from(&self, source: &End, asked: &Asked<PathRecord>) -> Vec<Vec<u8>> {
+    fn paths_from(&self, source: &SubnetPortRow, asked: &Asked<PathRecord>) -> Vec<Vec<u8>> {
         let (has, want) = (|bits| asked.has(bits), &asked.want);
         let pkey = has(PKEY).then(|| want.pkey());
         let destinations = self
@@ -88,14 +87,19 @@ impl Subnet<'_> {
             .into_iter()
             .filter(|end| (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid()));
         let records = destinations.filter_map(|to| {
-            let pkey = self.pkey_between(source, &to, pkey)?;
+            let pkey = source.pkey_to(&to, pkey)?;
             Some(path(source, (to.lid, to.gid()), pkey, asked).bytes().to_vec())
         });
         records.collect()
     }
 }
 
-fn path(source: &End, (dlid, dgid): (u16, [u8; 16]), pkey: u16, asked: &Asked<PathRecord>) -> PathRecord {
+fn path(
+    source: &SubnetPortRow,
+    (dlid, dgid): (u16, [u8; 16]),
+    pkey: u16,
+    asked: &Asked<PathRecord>,
+) -> PathRecord {
     // Components that the fabric does not care about are as the requester wants them.
     let given = |bit: u64, value: u64| if asked.has(bit) { value } else { 0 };
     let want = &asked.want;

@@ -6,6 +6,7 @@
 
 use super::{agent::Back, sa};
 use crate::{
+    Config,
     host::Party,
     identity,
     mlx5::Step,
@@ -199,7 +200,7 @@ fn go_on(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     if row.acked == response.segments() {
         return end(func, index);
     }
-    let (back, last) = (Back::of(&row), row.window.min(response.segments()));
+    let (back, last) = (Back::of(&row, &config), row.window.min(response.segments()));
     for number in row.sent + 1..=last {
         back.send(func, step, &response.segment(number));
     }
@@ -240,16 +241,17 @@ fn abort(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, reason: u8) {
         .rmpp_status(reason)
         .rmpp_segment(0)
         .rmpp_payload_len(0);
-    Back::of(&row).send(func, step, packet.as_bytes());
+    Back::of(&row, step.config).send(func, step, packet.as_bytes());
     end(func, index);
 }
 
 impl Back {
-    fn of(row: &SubnetSendRow) -> Self {
+    fn of(row: &SubnetSendRow, config: &Config) -> Self {
         let grh =
             Grh { sgid: row.sgid, dgid: row.dgid, hop_limit: super::agent::HOP_LIMIT, ..Grh::default() };
         let grh = (row.has_grh != 0).then_some(grh);
-        let route = Route { vl: 0, sl: row.sl, dlid: row.lid, slid: identity::SWITCH_LID, grh };
+        let route =
+            Route { vl: 0, sl: row.sl, dlid: row.lid, slid: identity::switch_lid(config.node_id), grh };
         Self { route, qpn: 1, peer: row.peer, pkey: row.pkey }
     }
 }

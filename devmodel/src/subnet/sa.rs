@@ -77,7 +77,7 @@ impl Subnet<'_> {
             }
             SaAttribute::McMemberRecord => Ok(groups::query(self.region, &Asked::read(from, query))),
             SaAttribute::NodeRecord => Ok(self.nodes(&Asked::read(from, query))),
-            SaAttribute::PortInfoRecord => Ok(self.ports(&Asked::read(from, query))),
+            SaAttribute::PortInfoRecord => Ok(self.ports_of_nodes(&Asked::read(from, query))),
             _ => Err(status::BAD_ATTRIBUTE),
         }
     }

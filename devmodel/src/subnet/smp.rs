@@ -5,17 +5,18 @@ use crate::{
     Config, identity,
     mlx5::eswitch,
     region::Func,
-    state::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS},
+    state::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SubnetPortRow},
 };
 use hwspec::{
     eqe::PortChange,
     layout::{Layout, prefix},
     wire::mad::{
-        BASE_VERSION, Mad, Method, Smp,
+        Mad, Method, Smp,
         smp::{attribute, port_state, *},
         status,
     },
 };
+use zerocopy::FromZeros;
 
 /// `port_physical_state` a manager may ask for: sleep, polling, disabled.
 const POLLING: u8 = 2;
@@ -42,7 +43,7 @@ pub(super) fn answer(func: &mut Func<'_>, config: &Config, request: &Mad, keys_c
             *violations = violations.saturating_add(1);
             return Ok(None);
         }
-        let done = if is_set { set(func, id, modifier, &packet.data()) } else { Ok(()) };
+        let done = if is_set { set(func, config, id, modifier, &packet.data()) } else { Ok(()) };
         let f = func.function();
         let [node_guid, _] = func.region().guids(config, func.fid());
         let seen = Seen { fid: func.fid(), node_guid, ib: &f.ib, up: f.vport_state != 0 };
@@ -99,6 +100,10 @@ impl Seen<'_> {
         })
     }
 
+    fn lid(&self, config: &Config) -> u16 {
+        identity::lid(config.node_id, self.fid)
+    }
+
     fn get(&self, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {
         let port = self.ib;
         // Attributes of a node, not of a port, have no modifier.
@@ -106,11 +111,17 @@ impl Seen<'_> {
         match id {
             attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
             attribute::NODE_INFO => {
-                let guids = [self.node_guid, port.guids[0]];
-                bad(modifier != 0).map(|()| block(&node_info(config, self.fid, guids)))
+                let end = SubnetPortRow {
+                    guids: [self.node_guid, port.guids[0]],
+                    lid: self.lid(config),
+                    device_id: config.strict.card.device_id(self.fid),
+                    ports: 1,
+                    ..SubnetPortRow::new_zeroed()
+                };
+                bad(modifier != 0).map(|()| block(&end.node_info()))
             }
             attribute::PORT_INFO => {
-                bad(modifier & 0x7fff_ffff > 1).map(|()| block(&described(self.fid, port, self.up)))
+                bad(modifier & 0x7fff_ffff > 1).map(|()| block(&described(self.lid(config), port, self.up)))
             }
             attribute::GUID_INFO => {
                 bad(modifier >= GUID_BLOCKS)?;
@@ -142,13 +153,13 @@ impl Seen<'_> {
     }
 }
 
-fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<()> {
+fn set(func: &mut Func<'_>, config: &Config, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<()> {
     match id {
         attribute::NODE_DESCRIPTION if modifier == 0 => {
             *func.function_mut(|f| &mut f.ib.node_description) = *data;
         }
         attribute::PORT_INFO if modifier & 0x7fff_ffff <= 1 => {
-            return set_port_info(func, &PortInfo::read(data));
+            return set_port_info(func, config, &PortInfo::read(data));
         }
         attribute::GUID_INFO if modifier < GUID_BLOCKS => {
             let before = func.function().ib.guids;
@@ -209,34 +220,14 @@ fn arbitration_table(modifier: u32) -> Answer<usize> {
     }
 }
 
-/// `NodeInfo` of function `fid`, with its two GUIDs.
-pub(super) fn node_info(config: &Config, fid: u8, [node_guid, port_guid]: [[u8; 8]; 2]) -> NodeInfo {
-    NodeInfo::with(|s| {
-        s.base_version(BASE_VERSION)
-            .class_version(CLASS_VERSION)
-            .node_type(CHANNEL_ADAPTER)
-            .num_ports(1)
-            .system_image_guid(identity::guid(config.node_id, 0))
-            .node_guid(node_guid)
-            .port_guid(port_guid)
-            .partition_cap(PKEYS as u16)
-            .device_id(config.strict.card.device_id(fid))
-            .local_port_num(1)
-            .vendor_id(VENDOR)
-    })
-}
-
-/// IEEE vendor id (OUI).
-pub(super) const VENDOR: u32 = 0x02c9;
-
-/// `PortInfo` of the port of `fid` with what a manager set.
-pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
+/// `PortInfo` of the port of a function with what a manager set. The administrator is that of its adapter.
+pub(super) fn described(lid: u16, port: &IbPort, up: bool) -> PortInfo {
     let mut info = link_of(up);
     info.set()
         .m_key(port.m_key)
         .gid_prefix(port.gid_prefix)
-        .lid(identity::lid(fid))
-        .master_sm_lid(identity::SWITCH_LID)
+        .lid(lid)
+        .master_sm_lid(identity::node_of_lid(lid).map_or(0, identity::switch_lid))
         .capability_mask(port.capability_mask)
         .m_key_lease_period(port.m_key_lease)
         .local_port_num(1)
@@ -275,9 +266,9 @@ pub(super) fn link_of(up: bool) -> PortInfo {
     })
 }
 
-fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {
+fn set_port_info(func: &mut Func<'_>, config: &Config, info: &PortInfo) -> Answer<()> {
     // LIDs are the switch's business: only the one the port has, or none, can be set.
-    let lid = matches!(info.lid(), 0) || info.lid() == identity::lid(func.fid());
+    let lid = matches!(info.lid(), 0) || info.lid() == identity::lid(config.node_id, func.fid());
     if !lid || info.lmc() != 0 {
         return Err(status::BAD_FIELD);
     }

@@ -1,5 +1,5 @@
 //! The switch all ports hang on: its own management port, and the way of directed-route packets through it (IBTA 14.2.2,
-//! 14.2.5.4).
+//! 14.2.5.4). Beside a port for each function it has one for each other adapter of the subnet, by that adapter's number.
 
 use super::{
     Subnet,
@@ -8,19 +8,20 @@ use super::{
 };
 use crate::{
     identity,
-    state::{DEFAULT_PREFIX, SUBNET_GROUPS},
+    state::{DEFAULT_PREFIX, SUBNET_GROUPS, SubnetPortRow},
 };
 use hwspec::{
     layout::{Layout, prefix},
     wire::{
         lrh::PERMISSIVE_LID,
         mad::{
-            BASE_VERSION, Mad, Method, MgmtClass, Smp,
-            smp::{CLASS_VERSION, NodeInfo, PortInfo, SWITCH, SmInfo, SwitchInfo, attribute},
+            Mad, Method, MgmtClass, Smp,
+            smp::{PortInfo, SmInfo, SwitchInfo, attribute},
             status,
         },
     },
 };
+use std::collections::BTreeSet;
 
 /// Linear forwarding table, a block of 64 LIDs each.
 const LINEAR_FORWARDING: u16 = 0x19;
@@ -33,33 +34,32 @@ const MAX_HOPS: u8 = 63;
 /// `capability_mask`: a subnet manager is here.
 const IS_SM: u32 = 1 << 1;
 /// Device id of the switch: not one of a real device.
-const DEVICE_ID: u16 = 0x1b56;
+pub(super) const DEVICE_ID: u16 = 0x1b56;
 
 /// The way of a subnet management packet that comes to the switch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Back to where it came from, answered.
     Back(Mad),
-    /// Out of the port of this function.
-    Out(u8, Mad),
+    /// Out of the port of this neighbour.
+    Out(Neighbour, Mad),
     /// Nowhere.
     Lost,
 }
 
-/// The port a function hangs on; 0 is the switch's own.
-fn port_of(fid: u8) -> u8 {
-    fid + 1
+/// The other end of a port of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    /// A function's port.
+    Function(u8),
+    /// The switch of another adapter.
+    Adapter(u16),
 }
 
-/// The function that hangs on `port`.
-fn port_fid(port: u8) -> Option<u8> {
-    port.checked_sub(1)
-}
-
-/// True if function `from` may change the port of `to`: the PF may change any, as the subnet's manager would, and each its
-/// own. Without a management key nothing else keeps guests from one another's ports.
-pub(super) fn may_set(from: u8, to: Option<u8>) -> bool {
-    from == 0 || Some(from) == to
+/// True if `from` may change the port of function `to`: the PF may change any of its adapter, as the subnet's manager would, and each
+/// function its own. Without a management key nothing else keeps guests from one another's ports.
+pub(super) fn may_set(from: Option<Neighbour>, to: u8) -> bool {
+    from == Some(Neighbour::Function(0)) || from == Some(Neighbour::Function(to))
 }
 
 /// `NodeDescription` of the switch.
@@ -67,18 +67,64 @@ pub(super) fn description() -> [u8; 64] {
     prefix(b"ironverbs switch")
 }
 
-fn switch_info() -> SwitchInfo {
-    SwitchInfo::with(|s| {
-        s.linear_fdb_cap(identity::SWITCH_LID + 1)
-            .multicast_fdb_cap(SUBNET_GROUPS as u16)
-            .linear_fdb_top(identity::SWITCH_LID)
-            .life_time_value(mad::PACKET_LIFE)
-    })
+/// `PortInfo` of port 0 of the switch with this LID.
+pub(super) fn own_port(lid: u16) -> PortInfo {
+    let mut info = smp::link_of(true);
+    info.set()
+        .gid_prefix(DEFAULT_PREFIX)
+        .lid(lid)
+        .master_sm_lid(lid)
+        .capability_mask(PORT_CAPABILITIES | IS_SM)
+        .guid_cap(1);
+    info
 }
 
 impl Subnet<'_> {
-    /// A subnet management packet from function `from`.
-    pub fn switch(&self, from: u8, request: &Mad) -> Way {
+    /// LID of the switch.
+    pub fn switch_lid(&self) -> u16 {
+        identity::switch_lid(self.config.node_id)
+    }
+
+    /// Numbers of the other adapters of the subnet.
+    fn adapters(&self) -> BTreeSet<u16> {
+        self.ends_elsewhere().iter().map(SubnetPortRow::adapter).collect()
+    }
+
+    /// Number of ports of the switch, except its own.
+    pub fn ports(&self) -> u8 {
+        let last = self.adapters().pop_last().map(Neighbour::Adapter);
+        last.map_or(self.region.functions(), |last| self.port_of(last))
+    }
+
+    /// The port that leads to a neighbour; 0 is the switch's own.
+    pub fn port_of(&self, neighbour: Neighbour) -> u8 {
+        match neighbour {
+            Neighbour::Function(fid) => fid.saturating_add(1),
+            Neighbour::Adapter(id) => self.region.functions().saturating_add(1).saturating_add(id as u8),
+        }
+    }
+
+    /// The other end of `port`, if there is one.
+    pub fn neighbour(&self, port: u8) -> Option<Neighbour> {
+        let fid = port.checked_sub(1)?;
+        match fid.checked_sub(self.region.functions()) {
+            None => Some(Neighbour::Function(fid)).filter(|_| self.is_up(fid)),
+            Some(id) => Some(Neighbour::Adapter(id.into())).filter(|_| self.adapters().contains(&id.into())),
+        }
+    }
+
+    /// The neighbour by which packets from and to `lid` go.
+    pub fn neighbour_to(&self, lid: u16) -> Option<Neighbour> {
+        match identity::fid_of_lid(self.config.node_id, lid) {
+            Some(fid) => Some(Neighbour::Function(fid)).filter(|_| self.is_up(fid)),
+            None => {
+                identity::node_of_lid(lid).filter(|id| self.adapters().contains(id)).map(Neighbour::Adapter)
+            }
+        }
+    }
+
+    /// A subnet management packet from a neighbour.
+    pub fn switch(&self, from: Neighbour, request: &Mad) -> Way {
         let mut packet = Smp::read(request);
         let mut header = packet.header();
         if header.mgmt_class() != MgmtClass::SubnDirected {
@@ -101,7 +147,7 @@ impl Subnet<'_> {
             return self.out(port, &packet);
         }
         let mut path = packet.return_path();
-        path[usize::from(pointer)] = port_of(from);
+        path[usize::from(pointer)] = self.port_of(from);
         packet.set().return_path(path);
         if pointer == count {
             return self.switch_answer(from, packet.as_bytes()).map_or(Way::Lost, Way::Back);
@@ -110,7 +156,8 @@ impl Subnet<'_> {
         header.set().hop_pointer(pointer + 1);
         packet.set().header(header);
         let port = packet.initial_path()[usize::from(pointer) + 1];
-        if header.method() == Method::Set && !may_set(from, port_fid(port)) {
+        let may_set = |to| matches!(to, Neighbour::Function(to) if may_set(Some(from), to));
+        if header.method() == Method::Set && !self.neighbour(port).is_some_and(may_set) {
             return Way::Lost;
         }
         self.out(port, &packet)
@@ -122,34 +169,31 @@ impl Subnet<'_> {
     }
 
     fn out(&self, port: u8, packet: &Smp) -> Way {
-        match port_fid(port) {
-            Some(fid) if self.is_up(fid) => Way::Out(fid, *packet.as_bytes()),
-            _ => Way::Lost,
-        }
+        self.neighbour(port).map_or(Way::Lost, |to| Way::Out(to, *packet.as_bytes()))
     }
 
-    /// The switch's own answer to a packet from function `from`.
-    pub fn switch_answer(&self, from: u8, request: &Mad) -> Option<Mad> {
+    /// The switch's own answer to a packet from a neighbour.
+    pub fn switch_answer(&self, from: Neighbour, request: &Mad) -> Option<Mad> {
         // The attributes of the switch follow from the adapter: nothing can be set.
         smp::respond(request, &[Method::Get], |_, id, modifier| Ok(Some((0, self.get(from, id, modifier)?))))
     }
 
-    fn get(&self, from: u8, id: u16, modifier: u32) -> Answer<[u8; 64]> {
+    fn get(&self, from: Neighbour, id: u16, modifier: u32) -> Answer<[u8; 64]> {
         Ok(match id {
             attribute::NODE_DESCRIPTION => description(),
             attribute::NODE_INFO => {
-                let mut info = self.switch_node();
-                info.set().local_port_num(port_of(from));
+                let mut info = self.switch_end().node_info();
+                info.set().local_port_num(self.port_of(from));
                 prefix(info.bytes())
             }
-            attribute::SWITCH_INFO => prefix(switch_info().bytes()),
+            attribute::SWITCH_INFO => prefix(self.switch_info().bytes()),
             attribute::PORT_INFO => {
                 let port = u8::try_from(modifier & 0x7fff_ffff).or(Err(status::BAD_FIELD))?;
-                if port > self.region.functions() {
+                if port > self.ports() {
                     return Err(status::BAD_FIELD);
                 }
                 let mut info = self.switch_port(port);
-                info.set().local_port_num(port_of(from));
+                info.set().local_port_num(self.port_of(from));
                 prefix(info.bytes())
             }
             attribute::GUID_INFO if modifier == 0 => prefix(&identity::switch_guid(self.config.node_id)),
@@ -165,9 +209,9 @@ impl Subnet<'_> {
                 for (i, port) in ports.iter_mut().enumerate() {
                     let lid = modifier.saturating_mul(64).saturating_add(i as u32);
                     let lid = u16::try_from(lid).or(Err(status::BAD_FIELD))?;
-                    match identity::fid_of_lid(lid).filter(|fid| self.is_up(*fid)) {
-                        Some(fid) => *port = port_of(fid),
-                        None if lid == identity::SWITCH_LID => *port = 0,
+                    match self.neighbour_to(lid) {
+                        Some(neighbour) => *port = self.port_of(neighbour),
+                        None if lid == self.switch_lid() => *port = 0,
                         None => {}
                     }
                 }
@@ -177,35 +221,21 @@ impl Subnet<'_> {
         })
     }
 
-    /// `NodeInfo` of the switch.
-    pub fn switch_node(&self) -> NodeInfo {
-        let guid = identity::switch_guid(self.config.node_id);
-        NodeInfo::with(|s| {
-            s.base_version(BASE_VERSION)
-                .class_version(CLASS_VERSION)
-                .node_type(SWITCH)
-                .num_ports(self.region.functions())
-                .system_image_guid(guid)
-                .node_guid(guid)
-                .port_guid(guid)
-                .partition_cap(1)
-                .device_id(DEVICE_ID)
-                .vendor_id(smp::VENDOR)
+    fn switch_info(&self) -> SwitchInfo {
+        let last = self.adapters().into_iter().chain([self.config.node_id]).max();
+        SwitchInfo::with(|s| {
+            s.linear_fdb_cap(identity::switch_lid(identity::MAX_SUBNET_ID) + 1)
+                .multicast_fdb_cap(SUBNET_GROUPS as u16)
+                .linear_fdb_top(identity::switch_lid(last.unwrap_or_default()))
+                .life_time_value(mad::PACKET_LIFE)
         })
     }
 
     /// `PortInfo` of a port of the switch: 0 is its own.
     pub fn switch_port(&self, port: u8) -> PortInfo {
-        let up = port_fid(port).is_none_or(|fid| self.is_up(fid));
-        let mut info = smp::link_of(up);
-        if port == 0 {
-            info.set()
-                .gid_prefix(DEFAULT_PREFIX)
-                .lid(identity::SWITCH_LID)
-                .master_sm_lid(identity::SWITCH_LID)
-                .capability_mask(PORT_CAPABILITIES | IS_SM)
-                .guid_cap(1);
+        match port {
+            0 => own_port(self.switch_lid()),
+            _ => smp::link_of(self.neighbour(port).is_some()),
         }
-        info
     }
 }

@@ -5,7 +5,7 @@ use super::{
     mad::turned,
     pma::{self, Counted},
     smp::Seen,
-    switch::Way,
+    switch::{Neighbour, Way},
 };
 use crate::{
     Config, identity,
@@ -39,13 +39,15 @@ impl Region {
         let header = MadHeader::from_bytes(prefix(request));
         header.method().answer()?;
         let fid = match dlid {
-            identity::SWITCH_LID => None,
-            _ => Some(identity::fid_of_lid(dlid).filter(|fid| subnet.is_up(*fid))?),
+            lid if lid == subnet.switch_lid() => None,
+            _ => Some(identity::fid_of_lid(config.node_id, dlid).filter(|fid| subnet.is_up(*fid))?),
         };
         let answer = match (header.mgmt_class(), fid) {
             (MgmtClass::SubnAdm, None) => {
                 let refuse = |_: &SaMad| Err(status::BAD_METHOD);
-                return subnet.administer(identity::lid(from), request, refuse).map(|answer| answer.whole());
+                return subnet
+                    .administer(identity::lid(config.node_id, from), request, refuse)
+                    .map(|answer| answer.whole());
             }
             (MgmtClass::Perf, _) if header.method() == Method::Set => {
                 Some(turned(request, status::BAD_METHOD))
@@ -56,9 +58,12 @@ impl Region {
             }
             (MgmtClass::Perf, None) => {
                 let port = pma::port_select(request);
-                pma::reply(request, port <= self.functions(), |_| {
-                    // The switch's own port 0 counts nothing.
-                    let of_link = port.checked_sub(1).filter(|fid| subnet.is_up(*fid)).and_then(counted);
+                pma::reply(request, port <= subnet.ports(), |_| {
+                    // The switch's own port 0 and links count nothing.
+                    let of_link = match subnet.neighbour(port) {
+                        Some(Neighbour::Function(fid)) => counted(fid),
+                        _ => None,
+                    };
                     of_link.map_or(([0; COUNTERS], 0), |(counters, downs)| (pma::other_end(&counters), downs))
                 })
             }
@@ -80,11 +85,12 @@ impl Region {
             let [node_guid, _] = self.guids(config, fid);
             Seen { fid, node_guid, ib: &ib, up }.answer(config, request)
         };
+        let port = Neighbour::Function(from);
         let mut packet = Smp::from_bytes(*request);
         let mut header = packet.header();
         match header.mgmt_class() {
-            MgmtClass::SubnLid if dlid == identity::SWITCH_LID => subnet.switch_answer(from, request),
-            MgmtClass::SubnLid => of_port(identity::fid_of_lid(dlid)?, request),
+            MgmtClass::SubnLid if dlid == subnet.switch_lid() => subnet.switch_answer(port, request),
+            MgmtClass::SubnLid => of_port(identity::fid_of_lid(config.node_id, dlid)?, request),
             MgmtClass::SubnDirected => {
                 let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
                 if !whole || header.status() & status::DIRECTION != 0 || header.hop_pointer() != 0 {
@@ -98,10 +104,13 @@ impl Region {
                     (packet.initial_path()[1] == 1).then_some(())?;
                     header.set().hop_pointer(1);
                     packet.set().header(header);
-                    match subnet.switch(from, packet.as_bytes()) {
+                    match subnet.switch(port, packet.as_bytes()) {
                         Way::Back(answer) => Some(answer),
-                        Way::Out(fid, mad) => at_the_end(&mad).and_then(|mad| of_port(fid, &mad)),
-                        Way::Lost => None,
+                        Way::Out(Neighbour::Function(fid), mad) => {
+                            at_the_end(&mad).and_then(|mad| of_port(fid, &mad))
+                        }
+                        // Nothing of other adapters can be seen from here.
+                        Way::Out(Neighbour::Adapter(_), _) | Way::Lost => None,
                     }
                 };
                 // It comes back along the return path.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::gid::gid_of_ip;
 use crate::naming::Naming;
 use crate::place::Place;
-use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac, port_gid};
+use devmodel::identity::{guid, lid, link_local_gid, loopback, mac, node_of_lid, port_gid, switch_lid};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
 
@@ -86,7 +86,7 @@ impl DeviceInfo {
             gid_table,
             device_id: config.strict.card.device_id(fid),
             firmware: format!("{}.99.1000", config.strict.card.firmware()),
-            lid: if roce { 0 } else { lid(fid) },
+            lid: if roce { 0 } else { lid(id, fid) },
             active: true,
             place: Place::Node { dir: dir.into(), fid },
             host: None,
@@ -133,7 +133,7 @@ impl DeviceInfo {
     /// LID of the subnet administrator; 0 if there is none or it is not known.
     pub fn sm_lid(&self) -> u16 {
         let on_subnet = self.link_layer == LinkLayer::Infiniband && self.node().is_some();
-        if on_subnet { SWITCH_LID } else { 0 }
+        node_of_lid(self.lid).filter(|_| on_subnet).map_or(0, switch_lid)
     }
 
     /// True for the physical function of a node.
@@ -212,7 +212,7 @@ mod tests {
     fn on_infiniband_a_function_has_a_lid_and_no_gid_of_its_ip_address() {
         let config = Config { link_layer: LinkLayer::Infiniband, ..Config::default() };
         let d = DeviceInfo::new(Path::new("/n"), 2, &config).with_address(Ipv4Addr::new(10, 0, 0, 1).into());
-        assert_eq!((d.lid, d.gids.len(), d.gid_table), (lid(2), 1, 8));
+        assert_eq!((d.lid, d.gids.len(), d.gid_table), (lid(0, 2), 1, 8));
         assert_eq!(DeviceInfo::new(Path::new("/n"), 2, &Config::default()).lid, 0);
     }
 

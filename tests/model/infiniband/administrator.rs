@@ -111,7 +111,7 @@ fn a_limited_member_of_the_default_partition_is_answered() {
     assert!(a.ask(&mut bed, 3, &counters).is_none(), "another limited member");
     set(&mut bed, 1, smp::attribute::PKEY_TABLE, &[0x80, 0x05]);
     let query = query(Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
-    assert!(a.ask(&mut bed, identity::SWITCH_LID, query.as_bytes()).is_none(), "a stranger");
+    assert!(a.ask(&mut bed, identity::switch_lid(0), query.as_bytes()).is_none(), "a stranger");
     assert_eq!([0, 2].map(|fid| bed.counter(fid, Counters::RxDroppedPkey)), [1, 1]);
 }
 
@@ -140,7 +140,7 @@ fn a_table_of_paths_is_one_segment() {
 fn nodes_and_ports_are_on_record() {
     let (mut bed, a) = general();
     for (lid, kind, guid) in
-        [(3, 1, identity::guid(0, 2)), (identity::SWITCH_LID, 2, identity::switch_guid(0))]
+        [(3, 1, identity::guid(0, 2)), (identity::switch_lid(0), 2, identity::switch_guid(0))]
     {
         let node = NodeRecord::with(|s| s.lid(lid));
         let answer = a.query(&mut bed, Method::Get, SaAttribute::NodeRecord, 1, &node);
@@ -180,7 +180,7 @@ fn a_query_with_a_wrong_qkey_is_not_heard() {
     let ud = bed.datagram(1, ServiceType::Ud, 7);
     let from = bed.mr(1, 256, Access::LOCAL);
     let mut av =
-        Av { rlid: Some(identity::SWITCH_LID), grh: false, sgid_index: 0, qpn: 1, ..Av::group(0, 7) };
+        Av { rlid: Some(identity::switch_lid(0)), grh: false, sgid_index: 0, qpn: 1, ..Av::group(0, 7) };
     bed.post(ud, &Wr::new(Op::Send, &[from.sge()]).to(av));
     assert_eq!(bed.counter(0, Counters::RxDroppedQkey), 1);
     av.qkey = mad::QP1_QKEY & 0x7fff_ffff;

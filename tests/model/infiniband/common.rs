@@ -9,7 +9,6 @@ pub use hwspec::{
 };
 pub use ironverbs_tests::bed::*;
 
-use devmodel::identity;
 use std::cell::Cell;
 
 /// Builds the header of a MAD.
@@ -196,7 +195,8 @@ impl General {
         record: &R,
     ) -> sa::SaMad {
         let query = query(method, attribute, mask, record);
-        let answer = self.ask(bed, identity::SWITCH_LID, query.as_bytes()).expect("an answer");
+        let lid = bed.switch_lid();
+        let answer = self.ask(bed, lid, query.as_bytes()).expect("an answer");
         let answer = sa::SaMad::read(&answer);
         assert_eq!(answer.header().transaction_id(), query.header().transaction_id());
         answer

@@ -8,7 +8,7 @@ use hwspec::wire::{
 };
 
 /// Builds a directed-route SMP along `path`, of which the sender has taken `hop_pointer` hops.
-fn request(path: &[u8], hop_pointer: u8, method: Method, attribute: u16, modifier: u32) -> Smp {
+pub fn request(path: &[u8], hop_pointer: u8, method: Method, attribute: u16, modifier: u32) -> Smp {
     let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
     h.set().hop_pointer(hop_pointer).hop_count(path.len() as u8);
     let mut initial = [0; 64];
@@ -32,7 +32,7 @@ fn one_hop_away_is_a_switch() {
     assert_eq!((info.node_type(), info.num_ports(), info.local_port_num()), (2, 4, 2));
     assert_eq!(info.node_guid(), identity::switch_guid(0));
     let answer = ask(&mut bed, &[1], attribute::SWITCH_INFO, 0).expect("an answer");
-    assert_eq!(SwitchInfo::read(&answer.data()).linear_fdb_top(), identity::SWITCH_LID);
+    assert_eq!(SwitchInfo::read(&answer.data()).linear_fdb_top(), identity::switch_lid(0));
     for (port, state) in [(0, 4), (2, 4), (4, 4)] {
         let answer = ask(&mut bed, &[1], attribute::PORT_INFO, port).expect("an answer");
         assert_eq!(PortInfo::read(&answer.data()).port_state(), state, "port {port}");

@@ -5,6 +5,7 @@ mod administrator;
 mod common;
 mod directed;
 mod groups;
+mod joined;
 mod ports;
 mod segments;
 mod traffic;

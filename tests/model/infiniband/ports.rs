@@ -29,7 +29,7 @@ fn a_port_comes_up_active() {
     for fid in [0, 1, 3] {
         let c = context(&mut bed, fid, None).unwrap();
         assert_eq!((c.vport_state(), c.port_state(), c.port_physical_state()), (4, 4, 5));
-        assert_eq!((c.lid(), c.sm_lid(), c.lmc()), (u16::from(fid) + 1, identity::SWITCH_LID, 0));
+        assert_eq!((c.lid(), c.sm_lid(), c.lmc()), (u16::from(fid) + 1, identity::switch_lid(0), 0));
         assert_eq!(c.port_guid(), u64::from_be_bytes(identity::guid(0, fid)));
         let info = PortInfo::read(&get(&mut bed, fid, attribute::PORT_INFO, 1));
         assert_eq!((info.port_state(), info.lid(), info.master_sm_lid()), (4, c.lid(), c.sm_lid()));
@@ -261,7 +261,7 @@ fn counters_are_read_over_the_wire() {
     let mut bed = Bed::infiniband();
     let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
     let request = perf(Method::Get, pma::PORT_COUNTERS_EXTENDED, 0);
-    let answer = a.ask(&mut bed, identity::lid(2), &request).expect("an answer");
+    let answer = a.ask(&mut bed, identity::lid(0, 2), &request).expect("an answer");
     let h = MadHeader::read(&answer);
     assert_eq!((h.method(), h.status()), (Method::GetResp, 0));
     let counters = pma::PortCountersExtended::read(&answer[pma::DATA..]);

@@ -1,9 +1,9 @@
 //! The subnet administrator's tables of several segments, as seen by their receiver (IBTA 13.6).
 
 use super::common::*;
-use devmodel::identity::SWITCH_LID;
 use hwspec::wire::mad::sa::{HEADER_SIZE, NodeRecord, PathRecord, SaAttribute, SaMad, path, rmpp, status};
 
+const SWITCH_LID: u16 = devmodel::identity::switch_lid(0);
 /// Longer than the sender's time limit for an acknowledgement, ps.
 const PATIENCE: u64 = 2_000_000_000_000;
 

@@ -10,7 +10,7 @@ fn check_frames(bed: &mut Bed, grh: bool, sl: u8) {
     for frame in &frames {
         let h = Headers::parse_route(&frame.bytes, frame.bytes.len()).expect("an InfiniBand frame");
         let lrh = h.lrh().expect("an LRH");
-        assert_eq!((lrh.slid(), lrh.dlid() - 2 + lrh.slid() - 2), (identity::lid(frame.from), 1));
+        assert_eq!((lrh.slid(), lrh.dlid() - 2 + lrh.slid() - 2), (identity::lid(0, frame.from), 1));
         assert_eq!((lrh.vl(), lrh.sl(), h.ipv6().is_some()), (0, sl, grh));
         let end = frame.bytes.len() - 2;
         assert!(h.icrc_ok() && lrh::vcrc(&frame.bytes[..end]) == frame.bytes[end..]);

@@ -59,7 +59,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
         let answer =
             querier.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SGID | path::DGID, &record);
         assert_eq!(answer.header().status(), 0, "the subnet knows it by its GID");
-        assert_eq!(PathRecord::read(&answer.data()).dlid(), identity::lid(1));
+        assert_eq!(PathRecord::read(&answer.data()).dlid(), identity::lid(0, 1));
         bed.reset(1);
         bed.function(1);
     }

@@ -164,12 +164,13 @@ impl Bed {
     /// Returns the address vector of `to`, with the QP number that is used on the wire.
     pub fn av(&self, to: Qp, qkey: u32) -> Av {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
+            let id = self.adapter.config().node_id;
             return Av {
-                dgid: identity::port_gid(0, to.fid),
+                dgid: identity::port_gid(id, to.fid),
                 sgid_index: 0,
                 qpn: to.qpn,
                 hop_limit: 64,
-                rlid: Some(identity::lid(to.fid)),
+                rlid: Some(identity::lid(id, to.fid)),
                 grh: false,
                 ..Av::group(0, qkey)
             };

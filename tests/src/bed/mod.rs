@@ -37,9 +37,10 @@ pub use snapshot::Saved;
 pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, rewrite};
 
 use devmodel::{
-    Adapter, Config, Conformance, LinkLayer,
+    Adapter, Announcement, Config, Conformance, LinkLayer,
     engine::Runner,
     host::{Host, Parties, Party},
+    identity,
     region::{Func, Geometry, Region, Sync, WireRing},
     state::Counters,
 };
@@ -229,6 +230,17 @@ impl Bed {
     /// Delivers a complete frame from outside.
     pub fn inject(&mut self, frame: &[u8]) {
         self.runner.receive(&self.adapter, &mut self.memory, self.now, frame);
+        self.run();
+    }
+
+    /// LID of the switch.
+    pub fn switch_lid(&self) -> u16 {
+        identity::switch_lid(self.adapter.config().node_id)
+    }
+
+    /// Tells the administrator of the subnet what the other adapters announce.
+    pub fn learn(&mut self, others: &[Announcement]) {
+        assert!(self.runner.learn(&self.adapter, &mut self.memory, self.now, others));
         self.run();
     }
 

@@ -434,7 +434,8 @@ impl Bed {
     /// Returns `base` with the addresses of `to`.
     pub fn path_to(&self, to: Qp, base: Path) -> Path {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
-            let (rlid, dgid) = (identity::lid(to.fid), identity::port_gid(0, to.fid));
+            let id = self.adapter.config().node_id;
+            let (rlid, dgid) = (identity::lid(id, to.fid), identity::port_gid(id, to.fid));
             return Path { remote_qpn: to.qpn, rlid, dgid, sgid_index: 0, ..base };
         }
         let dgid = match base.sgid_index {
