@@ -35,9 +35,14 @@ impl Joined {
     /// Joins nodes 1 and 2 by `kind`, with `faults` on the first node's links.
     fn by(kind: &str, faults: &str) -> Self {
         let turn = Node::new(&format!("link-{kind}"), 1);
-        let nodes = [turn.beside(1), turn.beside(2)];
+        let mut nodes = [turn.beside(1), turn.beside(2)];
+        let mut layer = "ethernet";
+        if kind == "infiniband" {
+            (nodes, layer) = (nodes.map(Node::on_infiniband), kind);
+        }
         for (node, id) in nodes.iter().zip(["1", "2"]) {
-            node.ironverbs(&["node", "create"], &["--vfs", "1", "--node-id", id]).finish();
+            let options = ["--vfs", "1", "--node-id", id, "--link-layer", layer];
+            node.ironverbs(&["node", "create"], &options).finish();
         }
         let sockets = std::env::temp_dir().join(format!("ironverbs-{}-{kind}", std::process::id()));
         let _ = fs::remove_dir_all(&sockets);
@@ -49,8 +54,8 @@ impl Joined {
             }
             "stream" => vec![format!("stream:listen:{}", at("s")), format!("stream:connect:{}", at("s"))],
             "udp" => vec!["udp:127.0.1.2".into(), "udp:127.0.2.2,peer=127.0.1.2".into()],
-            "node" => vec![format!("node:{}", nodes[1].dir().display())],
-            other => panic!("expected dgram, stream, udp or node, found {other}"),
+            "node" | "infiniband" => vec![format!("node:{}", nodes[1].dir().display())],
+            other => panic!("expected dgram, stream, udp, node or infiniband, found {other}"),
         };
         let mut links = Vec::new();
         for (i, (node, end)) in nodes.iter().zip(&ends).enumerate() {
@@ -146,8 +151,28 @@ fn data_go_from_node_to_node() {
 }
 
 #[test]
+fn data_go_from_one_infiniband_adapter_to_another() {
+    moves_data("infiniband");
+}
+
+/// Tools ask the administrator of their own adapter.
+#[test]
+fn programs_see_the_whole_subnet() {
+    let joined = Joined::by("infiniband", "");
+    let said =
+        |words: &[&str]| joined.nodes[0].start(&[&["saquery", "-t", "20000"], words].concat()).finish();
+    // A switch and two functions each: LIDs 768, 257 and 258; 1024, 513 and 514.
+    let nodes = || said(&["-C", "iron1", "NR"]);
+    until("both adapters are on record", || nodes().matches("NodeRecord dump").count() == 6);
+    let path = said(&["-C", "iron1", "--src-to-dst", "258:514", "PR"]);
+    assert!(path.contains("dlid....................514"), "{path}");
+    let node = said(&["-C", "iron1", "NR", "514"]);
+    assert!(node.contains("ironverbs iron1 of adapter 2"), "{node}");
+}
+
+#[test]
 fn unreliable_services_reach_another_node() {
-    for kind in ["node", "dgram"] {
+    for kind in ["node", "dgram", "infiniband"] {
         let joined = Joined::by(kind, "");
         for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
             joined.pair(tool, &["-c", "-n", "200"]);
@@ -158,7 +183,7 @@ fn unreliable_services_reach_another_node() {
 
 #[test]
 fn shared_queues_and_extended_connections_reach_another_node() {
-    for kind in ["node", "dgram"] {
+    for kind in ["node", "dgram", "infiniband"] {
         let joined = Joined::by(kind, "");
         joined.pair("ibv_srq_pingpong", &["-c", "-n", "200"]);
         joined.pair("ibv_xsrq_pingpong", &["-n", "100"]);

@@ -35,6 +35,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/kubernetes.md", "scripts/kubernetes.sh up", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes.md", "k=", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes.md", "$k apply", "the test of the page in kubernetes/ does so"),
+    ("docs/infiniband.md", "ironverbs adapter create", "linux/infiniband.rs joins two guests"),
     ("docs/kubernetes-infiniband.md", "export", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes-infiniband.md", "$k apply", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes-infiniband.md", "lid=", "the test of the page in kubernetes/ does so"),

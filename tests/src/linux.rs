@@ -100,13 +100,13 @@ impl Place {
         })
     }
 
-    /// Makes nodes with numbers of their own, the same number of VFs, and one wire. The wire exists as long as the returned program.
-    pub fn wire(&self, nodes: &[&str], vfs: u8) -> Program {
+    /// Makes nodes with numbers of their own, the same `options`, and one wire. The wire exists as long as the returned program.
+    pub fn wire(&self, nodes: &[&str], options: &[&str]) -> Program {
         let path = |name: &str| self.path(name).display().to_string();
         for (number, node) in nodes.iter().enumerate() {
             let mut create = Command::new(built().join("ironverbs"));
             create.args(["node", "create", "--node", &path(node), "--node-id", &number.to_string()]);
-            let output = create.args(["--vfs", &vfs.to_string()]).output().unwrap();
+            let output = create.args(options).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
         // The last node has links to all others, and switches between them.

@@ -58,8 +58,8 @@ pub struct Link {
     #[arg(long)]
     pub no_jail: bool,
     /// Links: udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either address may be left out), tap:NAME (a TAP device of this host's
-    /// kernel), node:DIR (another adapter of this host), dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or
-    /// stream:connect:PATH
+    /// kernel), node:DIR (another adapter of this host; the only link of InfiniBand), dgram:LOCAL,PEER (raw frames on a unix datagram
+    /// socket), stream:listen:PATH or stream:connect:PATH
     #[arg(required = true, value_name = "LINK")]
     pub links: Vec<LinkSpec>,
 }

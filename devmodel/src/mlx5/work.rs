@@ -201,8 +201,9 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
     #[inline(never)]
     fn room_outside(&mut self) -> u32 {
         let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
+        let region = self.func.region();
         let uplink_only =
-            self.func.region().is_switched() || is_watched(self.func.region(), self.step.config);
+            self.is_infiniband() || region.is_switched() || is_watched(region, self.step.config);
         let beside = if uplink_only { None } else { self.step.host.room_beside(self.q.path.dmac) };
         match beside {
             Some(free) if uplink.is_idle() => return self.room_in_ring(free),

@@ -5,7 +5,9 @@ use super::{
     layout::{FUNCTIONS, MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
 };
-use crate::state::{FunctionRow, ReadResource, SUBNET_GROUPS, SUBNET_PORTS, SUBNET_SENDS, SendRecord, Table, TimerRow};
+use crate::state::{
+    FunctionRow, ReadResource, SUBNET_GROUPS, SUBNET_PORTS, SUBNET_SENDS, SendRecord, Table, TimerRow,
+};
 use crate::transport::Congestion;
 
 /// Bytes of a row of [`Table::FlowCount`].

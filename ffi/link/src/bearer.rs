@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// A transport that carries frames out of the node and into it. Its calls do not block, except that [`flush`](Self::flush) may have
 /// [`Patience`].
 pub trait Bearer: Send + Sync {
-    /// Sends a frame, from Ethernet header to ICRC without the FCS, at the next [`flush`](Self::flush) at the latest. Fails with
-    /// [`io::ErrorKind::WouldBlock`] if there is no room now.
+    /// Sends a frame, from Ethernet header to ICRC without the FCS or from LRH to VCRC, at the next [`flush`](Self::flush) at the latest.
+    /// Fails with [`io::ErrorKind::WouldBlock`] if there is no room now.
     fn send(&self, frame: &[u8]) -> io::Result<()>;
     /// Sends the gathered frames. Returns the number of those that are lost.
     fn flush(&self) -> u64 {

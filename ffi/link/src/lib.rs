@@ -11,8 +11,8 @@
 //! # Ok::<(), link::LinkSpecError>(())
 //! ```
 //!
-//! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` parses address discovery), then
-//! the bearers: `dgram`, `stream`, `udp` with `outer`, `tap`, `joined`.
+//! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` parses address discovery),
+//! `subnet` (InfiniBand), then the bearers: `dgram`, `stream`, `udp` with `outer`, `tap`, `joined`.
 
 mod bearer;
 mod dgram;
@@ -23,6 +23,7 @@ mod schedule;
 mod sockets;
 mod spec;
 mod stream;
+mod subnet;
 mod tap;
 #[cfg(test)]
 mod tests;
@@ -110,9 +111,11 @@ impl Uplink {
     /// Takes the uplink of `node` and joins it to `specs`. `faults` are applied to their frames in both directions. Without any links it
     /// still answers the node's guests for functions that programs drive.
     pub fn hold(node: &Arc<Node>, specs: &[LinkSpec], faults: Faults) -> Result<Self, NodeError> {
-        if !specs.is_empty() && node.adapter().config().link_layer != LinkLayer::Ethernet {
-            return Err(NodeError::OwnSubnet(node.dir().into()));
+        let infiniband = node.adapter().config().link_layer == LinkLayer::Infiniband;
+        if let Some(link) = specs.iter().find(|spec| infiniband && !matches!(spec, LinkSpec::Node(_))) {
+            return Err(NodeError::NotCarried { dir: node.dir().into(), link: link.to_string() });
         }
+        let mut ids = vec![node.adapter().config().node_id];
         let held = UplinkHold::new(node)?;
         let (mut links, mut ends, mut joined) = (Vec::new(), Vec::new(), Vec::new());
         for spec in specs {
@@ -125,7 +128,7 @@ impl Uplink {
             };
             let other = Node::open(dir)?;
             let (a, b) = (node.adapter().config(), other.adapter().config());
-            if a.link_layer != b.link_layer || a.node_id == b.node_id {
+            if a.link_layer != b.link_layer || ids.contains(&b.node_id) {
                 return Err(NodeError::NotJoined {
                     dir: other.dir().into(),
                     id: b.node_id,
@@ -133,13 +136,16 @@ impl Uplink {
                 });
             }
             let (here, there) = (Arc::new(Joined::default()), Arc::new(Joined::default()));
-            links.push(link(Box::new(here.clone())));
+            ids.push(b.node_id);
+            let mut to = link(Box::new(here.clone()));
+            to.peer = infiniband.then_some(b.node_id);
+            links.push(to);
             let back = format!("node:{}", node.dir().display());
             let far = PortLink::new(back, Box::new(there.clone()), Faults::default(), 0);
             let far = Self::start(Port::new(UplinkHold::new(&other)?, vec![far]))?;
             here.tie(Arc::downgrade(&far.port), 0);
             // Faults, and switching between several links, are this process's work.
-            if specs.len() == 1 && faults.is_none() {
+            if !infiniband && specs.len() == 1 && faults.is_none() {
                 held.join(far.port.hold());
             }
             ends.push((there, links.len() - 1));
@@ -147,6 +153,12 @@ impl Uplink {
         }
         let mut made = Self::start(Port::new(held, links))?;
         ends.iter().for_each(|(end, link)| end.tie(Arc::downgrade(&made.port), *link));
+        if infiniband && !joined.is_empty() {
+            let ports: Vec<_> = [&made].into_iter().chain(&joined).map(|up| up.port.clone()).collect();
+            let (stop, ended) = (made.stop.clone(), made.ended.clone());
+            let swept = made.spawn(move || subnet::sweep(&ports, &stop, &ended));
+            swept.map_err(NodeError::system("start the uplink's threads"))?;
+        }
         made.joined = joined;
         Ok(made)
     }

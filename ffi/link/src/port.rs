@@ -29,6 +29,8 @@ const LEARNT: usize = 4096;
 pub struct PortLink {
     /// Its specification.
     pub spec: String,
+    /// InfiniBand: the number of the only adapter behind it.
+    pub peer: Option<u16>,
     bearer: Box<dyn Bearer>,
     faulty: bool,
     out: Mutex<FaultWire>,
@@ -47,6 +49,7 @@ impl PortLink {
     pub fn new(spec: String, bearer: Box<dyn Bearer>, faults: Faults, which: u32) -> Self {
         Self {
             spec,
+            peer: None,
             bearer,
             faulty: !faults.is_none(),
             out: Mutex::new(FaultWire::by_chance(&faults, which * 2)),
@@ -196,7 +199,9 @@ impl Port {
         // Others are longer than any valid frame.
         for frame in frames.filter(|frame| frame.len() <= MAX_FRAME) {
             if !self.is_ethernet() {
-                for_us.push(frame);
+                if self.let_in_routed(link, frame) {
+                    for_us.push(frame);
+                }
                 continue;
             }
             let (dst, src) = (mac_at(frame, 0), mac_at(frame, 6));
@@ -270,7 +275,7 @@ impl Port {
     fn emit(&self, only: Option<usize>, frame: &[u8]) {
         let known = match only {
             Some(_) => only,
-            None if self.links.len() > 1 => lock(&self.learnt).get(&mac_at(frame, 0)).copied(),
+            None if self.links.len() > 1 => self.known(frame),
             None => None,
         };
         let now = self.hold.now();
@@ -287,9 +292,17 @@ impl Port {
         self.links.iter().filter_map(|link| link.send_late(now)).min()
     }
 
+    /// The link behind which the destination of a frame is, if that is known.
+    fn known(&self, frame: &[u8]) -> Option<usize> {
+        match self.is_ethernet() {
+            true => lock(&self.learnt).get(&mac_at(frame, 0)).copied(),
+            false => self.link_to(frame),
+        }
+    }
+
     /// Forwards a frame from one link to the others, like a switch.
-    fn pass_on(&self, from: usize, frame: &[u8]) {
-        let known = lock(&self.learnt).get(&mac_at(frame, 0)).copied();
+    pub(super) fn pass_on(&self, from: usize, frame: &[u8]) {
+        let known = self.known(frame);
         for (i, link) in self.links.iter().enumerate() {
             if i != from && known.is_none_or(|known| known == i) {
                 link.send(frame);

@@ -1,8 +1,12 @@
 //! Uplinks of nodes: exclusive holding, routing, and unresponsive peers.
 
 use super::{LinkSpec, Uplink};
-use devmodel::{LinkLayer, strict::Strict, wire::Faults};
+use devmodel::{LinkLayer, identity, strict::Strict, wire::Faults};
 use driver::{Device, OpenOptions, transport::Transport};
+use hwspec::{
+    handle::Qpn,
+    wire::{Packet, Route, write_routed},
+};
 use node::{CaptureThread, Frames, Node, NodeError, NodeOptions, NodeTransport};
 use std::{
     net::IpAddr,
@@ -149,7 +153,8 @@ fn what_cannot_be_linked_is_said() {
     let infiniband = NodeOptions { link_layer: Some(LinkLayer::Infiniband), ..NodeOptions::default() };
     let infiniband = Node::open_or_create(&subnet.0, &infiniband).unwrap();
     let refused = Uplink::hold(&infiniband, &["udp:".parse().unwrap()], Faults::default()).err();
-    assert!(matches!(refused, Some(NodeError::OwnSubnet(_))));
+    assert!(matches!(refused, Some(NodeError::NotCarried { .. })), "{refused:?}");
+    assert!(said(format!("node:{}", infiniband.dir().display())).contains("ports of infiniband"));
     hold(&infiniband, &[]);
     let _bound = UnixDatagram::bind(a.0.join("taken")).unwrap();
     assert!(said(format!("dgram:{},/x", a.0.join("taken").display())).contains("another process listens"));
@@ -186,6 +191,42 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     assert_eq!(goes([1, 0, 0x5e, 1, 2, 3]), (true, true), "a group");
     drop(device);
     assert_eq!(goes(chosen), (false, true));
+}
+
+#[test]
+fn infiniband_frames_go_by_lid_and_come_only_from_the_adapter_behind_their_link() {
+    let scratches = [1, 2, 3].map(|id| (id, Scratch::new()));
+    let nodes = scratches.each_ref().map(|(id, scratch)| {
+        let link_layer = Some(LinkLayer::Infiniband);
+        let options = NodeOptions { vfs: Some(2), node_id: Some(*id), link_layer, ..NodeOptions::default() };
+        Node::open_or_create(&scratch.0, &options).unwrap()
+    });
+    let [_, second, third] = nodes.each_ref().map(|node| format!("node:{}", node.dir().display()));
+    let up = hold(&nodes[0], &[second, third]);
+    let passed = || [0, 1].map(|i| up.joined[i].port.links()[0].received.load(Relaxed));
+    // Returns whether a frame over the link to adapter 2 enters adapter 1, and how many go to the two others.
+    let goes = |slid, dlid| {
+        let route = Route { slid, dlid, ..Route::default() };
+        let (mut frame, mut packet) = (vec![0; 100], Packet::default());
+        packet.bth.set().dest_qp(Qpn(2));
+        let len = write_routed(&mut frame, &route, &packet, &[]).unwrap();
+        frame.truncate(len);
+        let before = passed();
+        let capture = CaptureThread::start(&nodes[0], || Ok(Vec::new())).unwrap();
+        let mut frames = Frames::default();
+        frames.push(&[&frame]);
+        up.port.arrive(0, &frames, false);
+        let after = passed();
+        (capture.finish().unwrap().frames == 1, [after[0] - before[0], after[1] - before[1]])
+    };
+    let [own, sender, other] = [1, 2, 3].map(|id| identity::lid(id, 1));
+    assert_eq!(goes(sender, own), (true, [0, 0]));
+    assert_eq!(goes(sender, other), (false, [0, 1]));
+    assert_eq!(goes(sender, 0xc001), (true, [0, 1]), "a group");
+    for forged in [own, other, identity::lid(4, 1), 0, 0xc001] {
+        assert_eq!(goes(forged, own), (false, [0, 0]), "{forged:#x}");
+        assert_eq!(goes(forged, other), (false, [0, 0]), "{forged:#x}");
+    }
 }
 
 /// Requests of a guest's kernel are answered for functions that programs drive, even without any link.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::devices::MAX_VFS;
 use devmodel::{
+    identity::MAX_SUBNET_ID,
     region::{Geometry, NoAddresses, Region},
     strict::Strict,
 };
@@ -93,7 +94,7 @@ fn check(map: &Mapped) -> Result<(), String> {
     within("least acknowledgement timeout", timeout, 31)?;
     within("sealed frames", sealed, 1)?;
     within("link layer", link_layer, 1)?;
-    within("id", node_id, u16::MAX.into())?;
+    within("id", node_id, if link_layer == 0 { u16::MAX } else { MAX_SUBNET_ID }.into())?;
     if Strict::of_words(strict).is_none() {
         return Err(format!("strictness: expected known switches, found {strict:x?}"));
     }

@@ -113,12 +113,25 @@ pub enum NodeError {
         /// The function that has the address.
         fid: u8,
     },
-    /// An InfiniBand node cannot be joined to anything.
-    #[error("the adapter in {} speaks InfiniBand and is a subnet of its own: links join adapters of Ethernet", .0.display())]
-    OwnSubnet(
+    /// A link that carries Ethernet only.
+    #[error(
+        "the adapter in {} speaks InfiniBand, which {link} does not carry: join it to another InfiniBand adapter by node:DIR",
+        dir.display()
+    )]
+    NotCarried {
         /// The adapter's directory.
-        PathBuf,
-    ),
+        dir: PathBuf,
+        /// The link.
+        link: String,
+    },
+    /// The number is too large for an InfiniBand adapter.
+    #[error("--id {id}: expected {most} at most on InfiniBand, where LIDs follow from the id")]
+    SubnetId {
+        /// The number.
+        id: u16,
+        /// The highest one.
+        most: u16,
+    },
     /// The two nodes cannot be joined.
     #[error(
         "the adapter in {} has id {id} and ports of {layer}: joined adapters need different ids and ports of one kind",
@@ -213,7 +226,8 @@ impl NodeError {
             | Self::Damaged { .. }
             | Self::Differs { .. }
             | Self::NotJoined { .. }
-            | Self::OwnSubnet(_)
+            | Self::NotCarried { .. }
+            | Self::SubnetId { .. }
             | Self::Vfs { .. }
             | Self::Region(_) => libc::EINVAL,
             Self::Device { source, .. } => source.errno(),

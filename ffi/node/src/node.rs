@@ -21,6 +21,7 @@ use crate::{
 use devmodel::{
     Adapter, Config, Conformance, LinkLayer,
     host::{self, Parties, Party},
+    identity::MAX_SUBNET_ID,
     region::{Geometry, Region},
     strict::Strict,
     wire::Faults,
@@ -171,6 +172,16 @@ impl Node {
         locks: &'static LockFile,
         lock: &NodeLock,
     ) -> Result<Arc<Self>, NodeError> {
+        let config = Config {
+            link_layer: options.link_layer.unwrap_or(options.config.link_layer),
+            node_id: options.node_id.unwrap_or(options.config.node_id),
+            faults: options.faults.unwrap_or(options.config.faults),
+            strict: options.strict.unwrap_or(options.config.strict),
+            ..options.config
+        };
+        if config.link_layer == LinkLayer::Infiniband && config.node_id > MAX_SUBNET_ID {
+            return Err(NodeError::SubnetId { id: config.node_id, most: MAX_SUBNET_ID });
+        }
         room::room(dir, room::ROOM_TO_CREATE)?;
         let (limit, need) = (sys::file_size_limit(), file_len() as u64);
         if limit < need {
@@ -192,13 +203,6 @@ impl Node {
             let header = map.header();
             header.epoch.store(sys::monotonic_ns(), Relaxed);
             header.no_direct.store(options.no_direct_copies.into(), Relaxed);
-            let config = Config {
-                link_layer: options.link_layer.unwrap_or(options.config.link_layer),
-                node_id: options.node_id.unwrap_or(options.config.node_id),
-                faults: options.faults.unwrap_or(options.config.faults),
-                strict: options.strict.unwrap_or(options.config.strict),
-                ..options.config
-            };
             write_behaviour(&map, &config);
             let usual = Naming::default();
             let naming = Naming {

@@ -7,7 +7,7 @@ use super::{
     frames::Frames,
     outlets::Held,
 };
-use devmodel::region::Outlet;
+use devmodel::{Announcement, region::Outlet};
 use std::{net::IpAddr, sync::Arc};
 
 pub use super::neighbours::AddressRequest;
@@ -77,9 +77,9 @@ impl UplinkHold {
         self.held.core().outlet_filled(Outlet::Uplink);
     }
 
-    /// Delivers frames from outside, from the Ethernet header to the ICRC, without the FCS. Waits for a while if a function that another
-    /// process serves has many undelivered frames, as a receiver pauses a link. With `quiet`, the caller [pops](Self::pop) the answers
-    /// afterwards, and the thread that [sleeps](Self::sleep) is not woken for them.
+    /// Delivers frames from outside, from the Ethernet header to the ICRC, without the FCS, or from LRH to VCRC. Waits for a while if a
+    /// function that another process serves has many undelivered frames, as a receiver pauses a link. With `quiet`, the caller
+    /// [pops](Self::pop) the answers afterwards, and the thread that [sleeps](Self::sleep) is not woken for them.
     pub fn receive(&self, frames: &[&[u8]], quiet: bool) {
         let core = self.held.core();
         for some in frames.chunks(TOGETHER) {
@@ -107,6 +107,13 @@ impl UplinkHold {
     pub fn take_back(&self) {
         let core = self.held.core();
         core.take_back_entrusted(core.now());
+    }
+
+    /// Tells the administrator of an InfiniBand node's subnet what all other adapters on it announce. Returns false if a stopped program
+    /// prevents that for now.
+    pub fn learn(&self, others: &[Announcement]) -> bool {
+        let (core, now) = (self.held.core(), self.now());
+        core.touch(now, 0, |runner, host| runner.learn(&core.adapter, host, now, others))
     }
 
     /// The requests for MACs to send now, and when (ps) to call this again.

@@ -11,7 +11,7 @@ fn a_guest_has_eight_adapters_each_with_vfs_of_its_own() {
     let names: Vec<String> =
         (0..ADAPTERS).map(|n| if n == 0 { "node".into() } else { format!("node{n}") }).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let _wire = place.wire(&names, 3);
+    let _wire = place.wire(&names, &["--vfs", "3"]);
     let paths: Vec<String> = names[1..].iter().map(|name| place.path(name).display().to_string()).collect();
     let options: Vec<&str> = paths.iter().flat_map(|path| ["--adapter", path]).collect();
     let script = format!(

@@ -43,7 +43,7 @@ nvme() {
 #[test]
 fn files_and_blocks_of_another_node_come_by_rdma() {
     let Some(place) = Place::new() else { return };
-    let _wire = place.wire(&["node", "other"], 2);
+    let _wire = place.wire(&["node", "other"], &["--vfs", "2"]);
     let vf = "numvfs 1
         net=$(ls $pci/0000:00:01.0/net)
         ip link set $net up";

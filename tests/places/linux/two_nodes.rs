@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 #[test]
 fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
     let Some(place) = Place::new() else { return };
-    let _wire = place.wire(&["node", "other", "host"], 2);
+    let _wire = place.wire(&["node", "other", "host"], &["--vfs", "2"]);
     let host = place.path("host").display().to_string();
     let ironverbs = built().join("ironverbs");
     let addressed = Command::new(&ironverbs)

@@ -112,6 +112,11 @@ impl Node {
         self
     }
 
+    /// True if programs find an adapter with InfiniBand.
+    pub fn is_infiniband(&self) -> bool {
+        self.options.iter().any(|option| option == "infiniband")
+    }
+
     /// Runs programs in virtual time.
     pub fn timed(mut self) -> Self {
         self.options.extend(["--clock".into(), "timed".into()]);

@@ -96,8 +96,13 @@ impl Pair {
     /// Runs a pair of programs on two linked nodes, on `iron1` of each. If one fails, the error is their output.
     pub fn across(server: &Node, client: &Node, tool: &str, options: &[&str]) -> Result<Self, String> {
         let port = port();
-        let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
-        let words = [&[tool, "-d", "iron1", gid, "1", "-p", &port], options].concat();
+        // On InfiniBand by LID.
+        let gid: &[&str] = match tool.starts_with("ib_") {
+            _ if server.is_infiniband() => &[],
+            true => &["-x", "1"],
+            false => &["-g", "1"],
+        };
+        let words = [&[tool, "-d", "iron1", "-p", &port], gid, options].concat();
         let mut first = server.start(&words);
         listening(&port, &mut first);
         let second = client.start(&[&words[..], &["127.0.0.1"]].concat());

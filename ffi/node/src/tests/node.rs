@@ -224,14 +224,16 @@ fn a_node_keeps_the_identity_it_was_made_with() {
         let options = NodeOptions { vfs: Some(1), link_layer, node_id, ..NodeOptions::default() };
         Node::open_or_create(&scratch.0, &options)
     };
-    let node = with(Some(LinkLayer::Infiniband), Some(0x0203)).unwrap();
-    assert_eq!(node.devices()[1].mac, [0x02, 0x1b, 0x56, 2, 3, 1]);
+    let refused = with(Some(LinkLayer::Infiniband), Some(126)).err().map(|e| e.to_string());
+    assert!(refused.is_some_and(|said| said.starts_with("--id 126: expected 125 at most")));
+    let node = with(Some(LinkLayer::Infiniband), Some(125)).unwrap();
+    assert_eq!(node.devices()[1].mac, [0x02, 0x1b, 0x56, 0, 125, 1]);
     drop(node);
     let status = with(None, None).unwrap().status().unwrap();
-    assert_eq!((status.link_layer, status.node_id), (LinkLayer::Infiniband, 0x0203));
+    assert_eq!((status.link_layer, status.node_id), (LinkLayer::Infiniband, 125));
     for (layer, id, said) in [
         (Some(LinkLayer::Ethernet), None, "link layer infiniband, asked for ethernet"),
-        (None, Some(7), "id 515, asked for 7"),
+        (None, Some(7), "id 125, asked for 7"),
     ] {
         let error = with(layer, id).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(said), "{error}");
