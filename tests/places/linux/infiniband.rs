@@ -212,3 +212,77 @@ fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
     assert_eq!(said.matches("ping data: ").count(), 10, "{said}");
     assert!(said.contains("100 iters in") && said.lines().any(|line| line.ends_with("receiver")), "{said}");
 }
+
+/// Each kernel has an adapter of its own with PF and VF, and a link joins both to one subnet. The client's VF has a GUID that its PF's driver
+/// gave it.
+#[test]
+fn functions_of_two_adapters_meet_on_one_subnet() {
+    let Some(place) = Place::new() else { return };
+    let _wire = place.wire(&["node", "other"], &["--vfs", "1", "--link-layer", "infiniband"]);
+    let common = format!(
+        "{COMPLAINTS}{CHECKS}{FUNCTIONS}
+        numvfs 1
+        until_so active 2
+        join() {{ ip addr add 10.9.0.$1/24 dev ib1; ip link set ib1 up; }}
+        "
+    );
+    let server = format!(
+        "{common}
+        join 1
+        iperf3 -s -1 -D
+        timeout 120 rping -s -a 10.9.0.1 -C 10 -V >/run/rping 2>&1 &
+        timeout 120 ibv_rc_pingpong -d mlx5_1 -n 100 >/run/pingpong 2>&1 &
+        timeout 120 ib_write_bw -d mlx5_1 -F -n 100 -p 18700 >/run/write_bw 2>&1 &
+        timeout 120 ib_send_lat -d mlx5_1 -F -n 100 -R -p 18600 >/run/send_lat 2>&1 &
+        ibping -S -C mlx5_1 -d >/run/ibping 2>&1 &
+        responder=$!
+        say listening
+        await over
+        kill $responder
+        complaints"
+    );
+    let client = format!(
+        "{common}
+        ip link set ib0 vf 0 node_guid 00:11:22:33:44:55:66:77
+        ip link set ib0 vf 0 port_guid 00:11:22:33:44:55:66:78
+        for how in unbind bind; do echo 0000:00:01.0 >/sys/bus/pci/drivers/mlx5_core/$how; done
+        until_so active 2
+        join 2
+        await listening
+        sleep 0.5
+        ping -c 3 -i 0.2 -w 10 10.9.0.1
+        rping -c -a 10.9.0.1 -C 10 -V -v
+        ibv_rc_pingpong -d mlx5_1 -n 100 10.9.0.1
+        ib_write_bw -d mlx5_1 -F -n 100 -p 18700 10.9.0.1
+        ib_send_lat -d mlx5_1 -F -n 100 -R -p 18600 10.9.0.1
+        iperf3 -c 10.9.0.1 -n 10M
+        ibping -C mlx5_1 -c 3 2
+        part links rdma link
+        part nodes saquery
+        part path saquery --src-to-dst 258:2 PR
+        part topology ibnetdiscover
+        say over
+        complaints"
+    );
+    let said = place.scripts(&[("node", &["--vfs", "1"], &server), ("other", &["--vfs", "1"], &client)]);
+    for said in &said {
+        assert_eq!(complaints(said), Vec::<&str>::new());
+    }
+    let said = &said[1];
+    // By ping and by ibping.
+    assert_eq!(said.matches("3 packets transmitted, 3 received").count(), 2, "{said}");
+    assert_eq!(said.matches("ping data: ").count(), 10, "{said}");
+    let rows = |size: &str| said.lines().filter(|line| line.trim_start().starts_with(size)).count();
+    assert_eq!((rows("65536      100 "), rows("2       100 ")), (1, 1), "{said}");
+    assert!(said.contains("100 iters in") && said.lines().any(|line| line.ends_with("receiver")), "{said}");
+    assert!(part(said, "links").contains("lid 258 sm_lid 768 lmc 0 state ACTIVE"), "{said}");
+    let nodes = part(said, "nodes");
+    for guid in ["0x001122334455667", "0x021b56fffe000001", "0x021b56fffe0000ff", "0x021b56fffe0001ff"] {
+        assert!(nodes.contains(guid), "{guid}: {nodes}");
+    }
+    assert!(part(said, "path").contains("dlid....................2"), "{said}");
+    // Each switch has a port to the other.
+    let topology = part(said, "topology");
+    assert_eq!(topology.matches("\nSwitch\t").count(), 2, "{topology}");
+    assert_eq!(topology.matches("\nCa\t").count(), 4, "{topology}");
+}
