@@ -139,9 +139,9 @@ numvfs() {
     echo "numvfs $(cat $pci/0000:00:00.0/sriov_numvfs) $(($(now) - began))"
 }
 vf() {
-    net=$(ls $pci/0000:00:0$1.0/net)
-    device=$(ls $pci/0000:00:0$1.0/infiniband)
-    eval D$1=$net R$1=$device M$1=$(cat $pci/0000:00:0$1.0/net/$net/address)
+    net=$(ls $pci/0000:00:00.$1/net)
+    device=$(ls $pci/0000:00:00.$1/infiniband)
+    eval D$1=$net R$1=$device M$1=$(cat $pci/0000:00:00.$1/net/$net/address)
     ip netns add n$1
     ip link set $net netns n$1
     rdma dev set $device netns n$1

@@ -15,10 +15,10 @@ use super::child::Child;
 use crate::nodes;
 use crate::options::Linux;
 
-/// Slots of the guest's bus (packaging/linux/uml.patch); each function takes one.
+/// Slots of the guest's bus (packaging/linux/uml.patch); its adapters divide them.
 const SLOTS: u8 = 32;
-/// Maximum number of VFs with a PF.
-pub const MOST_VFS: u8 = SLOTS - 1;
+/// Functions of a slot. A PF is the first of one, and its VFs follow.
+const FUNCTIONS: u8 = 8;
 /// Default number of VFs of a PF, if there is room: each costs a socket, a thread and some of the guest's startup time.
 const USUAL_VFS: u8 = 7;
 
@@ -36,10 +36,8 @@ impl FromStr for VfRange {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.parse(), last.parse()) {
             // Excludes the PF, which would treat the others as its VFs.
-            (Ok(first @ 1..), Ok(last)) if first <= last && last - first < SLOTS => Ok(Self { first, last }),
-            _ => {
-                Err(format!("expected VFs of the adapter, {SLOTS} at most, such as 4 or 4-6, found '{text}'"))
-            }
+            (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(format!("expected VFs of the adapter, such as 4 or 4-6, found '{text}'")),
         }
     }
 }
@@ -48,6 +46,15 @@ impl FromStr for VfRange {
 pub struct Adapter {
     node: PathBuf,
     functions: VfRange,
+    /// The first slot.
+    slot: u8,
+}
+
+/// A function, its socket, and its device and function number on the guest's bus.
+pub struct Plug {
+    pub fid: u8,
+    pub socket: PathBuf,
+    pub devfn: u8,
 }
 
 /// The adapters that `linux` requests, in the order of the guest's bus. Missing ones are created.
@@ -61,51 +68,80 @@ pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
     let options = linux.identity.over(NodeOptions { vfs, ..NodeOptions::default() });
     // This process is a party of the adapters only until this function returns.
     let nodes = nodes::open(&dir, &options, linux.nodes.others())?;
-    let count = nodes.len();
+    let slots = share(nodes.len())?;
     let range = |there| match linux.functions {
         Some(VfRange { last, .. }) if last > there => Err(few_vfs(last, there)),
-        Some(functions) => Ok(functions),
-        None => Ok(VfRange { first: 0, last: shown(linux.vfs, there, count)? }),
+        Some(functions) => alone(functions, slots),
+        None => Ok(VfRange { first: 0, last: shown(linux.vfs, there, slots)? }),
     };
     nodes
         .iter()
-        .map(|node| Ok(Adapter { node: node.dir().to_path_buf(), functions: range(node.vfs())? }))
+        .zip((0..SLOTS).step_by(slots.into()))
+        .map(|(node, slot)| {
+            Ok(Adapter { node: node.dir().to_path_buf(), functions: range(node.vfs())?, slot })
+        })
         .collect()
+}
+
+/// Number of slots of the bus for each of `count` adapters.
+fn share(count: usize) -> Result<u8, String> {
+    match usize::from(SLOTS).checked_div(count) {
+        Some(slots @ 1..) => Ok(slots as u8),
+        _ => Err(format!("expected at most {SLOTS} adapters, found {count}")),
+    }
 }
 
 fn few_vfs(wanted: u8, there: u8) -> String {
     format!("expected {wanted} VFs, found {there} in the adapter: adapter create --vfs makes more")
 }
 
-/// Number of VFs that each of `count` adapters shows, out of the `there` VFs it has.
-fn shown(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
-    let room = usize::from(SLOTS).checked_div(count).and_then(|slots| slots.checked_sub(1));
-    let Some(room) = room else {
-        return Err(format!("expected at most {SLOTS} adapters, found {count}"));
-    };
+/// Number of VFs that a PF with `slots` slots shows, out of the `there` VFs it has.
+fn shown(wanted: Option<u8>, there: u8, slots: u8) -> Result<u8, String> {
+    let room = u16::from(slots) * u16::from(FUNCTIONS) - 1;
     match wanted {
         Some(wanted) if wanted > there => Err(few_vfs(wanted, there)),
-        Some(wanted) if usize::from(wanted) > room => Err(format!(
-            "expected at most {room} VFs for each of {count} adapters, for the bus has {SLOTS} slots, found {wanted}"
+        Some(wanted) if u16::from(wanted) > room => Err(format!(
+            "expected at most {room} VFs for each adapter, which has {slots} of the bus's {SLOTS} slots, found {wanted}"
         )),
         Some(wanted) => Ok(wanted),
-        None => Ok(there.min(USUAL_VFS).min(room as u8)),
+        None => Ok(there.min(USUAL_VFS)),
+    }
+}
+
+/// Checks that VFs without a PF fit into `slots` slots: Linux finds a device only by function 0 of its slot.
+fn alone(functions: VfRange, slots: u8) -> Result<VfRange, String> {
+    match functions.last - functions.first {
+        more if more < slots => Ok(functions),
+        more => Err(format!(
+            "expected at most {slots} VFs without a PF for each adapter, one for each slot, found {}",
+            u16::from(more) + 1
+        )),
     }
 }
 
 impl Adapter {
-    /// The sockets of its functions in `world`, in order; `number` distinguishes adapters.
-    pub fn sockets(&self, world: &Path, number: usize) -> Vec<(u8, PathBuf)> {
-        let VfRange { first, last } = self.functions;
-        (first..=last).map(|fid| (fid, world.join(format!("a{number}f{fid}")))).collect()
+    /// Number of its functions that the guest has.
+    pub fn functions(&self) -> usize {
+        usize::from(self.functions.last - self.functions.first) + 1
     }
 
-    /// Starts the server of its functions at `sockets`, and waits until all sockets exist.
-    pub fn serve(&self, sockets: &[(u8, PathBuf)]) -> Result<Child, String> {
+    /// Its functions in order, with sockets in `world`.
+    pub fn plugs(&self, world: &Path) -> Vec<Plug> {
+        let VfRange { first, last } = self.functions;
+        let plug = |fid: u8| {
+            let after = if first == 0 { fid } else { (fid - first) * FUNCTIONS };
+            let devfn = self.slot * FUNCTIONS + after;
+            Plug { fid, socket: world.join(format!("f{devfn}")), devfn }
+        };
+        (first..=last).map(plug).collect()
+    }
+
+    /// Starts the server of its functions at `plugs`, and waits until all sockets exist.
+    pub fn serve(&self, plugs: &[Plug]) -> Result<Child, String> {
         let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let mut command = Command::new(exe);
         command.arg("serve").arg("--adapter").arg(&self.node).stdin(Stdio::null()).stdout(Stdio::piped());
-        for (fid, socket) in sockets {
+        for Plug { fid, socket, .. } in plugs {
             let mut at = OsString::from(format!("{fid}="));
             at.push(socket);
             command.arg("--plug-virtio").arg(at);
@@ -135,25 +171,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
+    fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_functions() {
+        assert_eq!([1, 3, 8, 32].map(|adapters| share(adapters).unwrap()), [32, 10, 4, 1]);
+        assert!(share(33).is_err());
+        assert_eq!(shown(None, 8, 32), Ok(7));
+        assert_eq!(shown(None, 2, 32), Ok(2));
         assert_eq!(shown(None, 8, 1), Ok(7));
-        assert_eq!(shown(None, 2, 1), Ok(2));
-        assert_eq!(shown(None, 8, 8), Ok(3));
-        assert_eq!(shown(None, 8, 32), Ok(0));
-        assert_eq!(shown(Some(3), 8, 1), Ok(3));
-        assert_eq!(shown(Some(31), 40, 1), Ok(31));
-        let why = shown(Some(5), 2, 1).unwrap_err();
+        assert_eq!(shown(Some(3), 8, 32), Ok(3));
+        assert_eq!(shown(Some(127), 127, 32), Ok(127));
+        let why = shown(Some(5), 2, 32).unwrap_err();
         assert!(why.contains("expected 5 VFs, found 2"), "{why}");
-        let why = shown(Some(7), 8, 8).unwrap_err();
-        assert!(why.contains("at most 3 VFs for each of 8 adapters"), "{why}");
-        assert!(shown(None, 8, 33).is_err());
+        assert_eq!(shown(Some(31), 127, 4), Ok(31));
+        let why = shown(Some(32), 127, 4).unwrap_err();
+        assert!(why.contains("at most 31 VFs for each adapter"), "{why}");
+    }
+
+    #[test]
+    fn vfs_follow_their_pf_and_are_devices_of_their_own_without_it() {
+        let devfns = |first, last, slot| {
+            let adapter = Adapter { node: PathBuf::new(), functions: VfRange { first, last }, slot };
+            adapter.plugs(Path::new("/x")).iter().map(|plug| plug.devfn).collect::<Vec<u8>>()
+        };
+        assert_eq!(devfns(0, 127, 0), (0..=127).collect::<Vec<u8>>());
+        assert_eq!(devfns(0, 3, 28), [224, 225, 226, 227]);
+        assert_eq!(devfns(4, 6, 0), [0, 8, 16]);
+        let alone = |first, last, slots| alone(VfRange { first, last }, slots);
+        assert!(alone(96, 127, 32).is_ok() && alone(1, 4, 4).is_ok());
+        let why = alone(1, 33, 32).unwrap_err();
+        assert!(why.contains("at most 32 VFs without a PF") && why.contains("found 33"), "{why}");
     }
 
     #[test]
     fn functions_are_one_or_a_range_without_the_pf() {
         assert_eq!("4".parse(), Ok(VfRange { first: 4, last: 4 }));
         assert_eq!("4-6".parse(), Ok(VfRange { first: 4, last: 6 }));
-        for text in ["", "0", "0-3", "6-4", "4-", "1-33", "256", "4-6-8", "-1"] {
+        for text in ["", "0", "0-3", "6-4", "4-", "256", "4-6-8", "-1"] {
             let why = text.parse::<VfRange>().unwrap_err();
             assert!(why.contains("expected VFs of the adapter") && why.contains(text), "{why}");
         }

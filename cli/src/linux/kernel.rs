@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use node::dir;
 
+use super::adapters::Plug;
+
 /// The device number on the virtual bus, as in packaging/linux/config.
 const BUS_DEVICE: u32 = 1234;
 
@@ -16,10 +18,30 @@ const BUS_DEVICE: u32 = 1234;
 pub struct Memory(u64);
 
 impl Memory {
-    /// With less memory, the guest's programs are killed during startup.
+    /// With less memory, the guest's programs are killed during startup. It has room for a PF and the usual VFs.
     const LEAST: u64 = 256 << 20;
+    /// Default for a guest with few functions.
+    const USUAL: u64 = 1 << 30;
+    /// What each further VF takes once it is enabled, mostly command buffers of its driver.
+    const PER_VF: u64 = 8 << 20;
     /// The windows of the bus begin above this.
     const MOST: u64 = 3840 << 20;
+
+    /// The size for a guest with `functions` functions, of which all may be enabled: `asked`, or a default.
+    ///
+    /// # Errors
+    /// Linux would run out of memory when they are.
+    pub fn with(functions: usize, asked: Option<Self>) -> Result<Self, String> {
+        let least = Self::LEAST + Self::PER_VF * functions.saturating_sub(8) as u64;
+        match asked {
+            Some(asked) if asked.0 < least => Err(format!(
+                "expected {}M or more for {functions} functions, found {}M: --memory",
+                least >> 20,
+                asked.0 >> 20
+            )),
+            asked => Ok(asked.unwrap_or(Self(least.max(Self::USUAL)))),
+        }
+    }
 
     pub fn bytes(self) -> u64 {
         self.0
@@ -96,8 +118,8 @@ pub struct Boot<'a> {
     pub kernel: &'a Path,
     /// The folder that contains the first program.
     pub world: &'a Path,
-    /// Sockets of the PF and its VFs, in order.
-    pub sockets: &'a [PathBuf],
+    /// The functions of its bus.
+    pub plugs: &'a [Plug],
     pub cpus: u8,
     pub memory: Memory,
 }
@@ -132,8 +154,8 @@ impl Boot<'_> {
         // With decimals, which a kubelet expects.
         arguments.extend(cpu_mhz().map(|mhz| format!("cpu_mhz={mhz:.3}")));
         arguments.extend_from_slice(lines);
-        for (slot, socket) in self.sockets.iter().enumerate() {
-            arguments.push(format!("virtio_uml.device={}:{BUS_DEVICE}:{slot}", socket.display()));
+        for Plug { socket, devfn, .. } in self.plugs {
+            arguments.push(format!("virtio_uml.device={}:{BUS_DEVICE}:{devfn}", socket.display()));
         }
         arguments.iter().flat_map(|several| several.split(' ')).map(String::from).collect()
     }
@@ -161,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_grows_with_the_functions() {
+        let with =
+            |functions, asked: Option<u64>| Memory::with(functions, asked.map(|mib| Memory(mib << 20)));
+        assert_eq!(with(8, Some(256)), Ok(Memory(256 << 20)));
+        assert_eq!(with(64, None), Ok(Memory(1 << 30)));
+        let least = with(128, None).unwrap().0 >> 20;
+        assert!(least > 1024 && with(128, Some(least)).is_ok());
+        let why = with(128, Some(least - 1)).unwrap_err();
+        assert!(why.contains(&format!("expected {least}M or more for 128 functions")), "{why}");
+        assert!(with(256, None).unwrap().0 <= Memory::MOST);
+    }
+
+    #[test]
     fn the_kernel_made_last_is_taken() {
         let room = &testkit::Scratch::new().0;
         assert_eq!(newest(room), None);
@@ -175,18 +210,18 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_has_the_functions_in_order() {
-        let sockets = ["/x/f0".into(), "/x/f1".into()];
+    fn the_kernel_is_told_where_on_its_bus_a_function_is() {
+        let plug = |fid, devfn| Plug { fid, socket: format!("/x/f{devfn}").into(), devfn };
         let boot = Boot {
             kernel: Path::new("/k"),
             world: Path::new("/x"),
-            sockets: &sockets,
+            plugs: &[plug(0, 8), plug(1, 9)],
             cpus: 2,
             memory: Memory(1 << 30),
         };
         let arguments = boot.arguments(&["con1=fd:5,null".into()]);
         for wanted in
-            ["mem=1024M", "ncpus=2", "init=/x/init", "con1=fd:5,null", "virtio_uml.device=/x/f1:1234:1"]
+            ["mem=1024M", "ncpus=2", "init=/x/init", "con1=fd:5,null", "virtio_uml.device=/x/f9:1234:9"]
         {
             assert!(arguments.iter().any(|argument| argument == wanted), "{wanted}: {arguments:?}");
         }

@@ -18,12 +18,14 @@ use std::process::{ExitCode, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use node::{Signals, dir};
 
 use crate::options::Linux;
 use crate::say::fail;
-pub use adapters::{MOST_VFS, VfRange};
+use adapters::Adapter;
+pub use adapters::VfRange;
 use child::Child;
 use console::{Console, Lines, Report};
 use kernel::Boot;
@@ -51,8 +53,10 @@ pub fn linux(linux: &Linux) -> ExitCode {
 
 fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let kernel = kernel::find(linux.kernel.as_deref())?;
-    has_room(linux.memory.bytes())?;
     let adapters = adapters::adapters(linux)?;
+    let memory = Memory::with(adapters.iter().map(Adapter::functions).sum(), linux.memory)?;
+    has_room(memory.bytes())?;
+    raise_descriptors();
     let world = World::new(linux)?;
     let log = linux.log.clone().unwrap_or_else(|| world.path("log"));
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", log.display());
@@ -63,19 +67,13 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     drop(file);
     let console = Console::new(more()?).map_err(|e| format!("cannot make lines to the guest: {e}"))?;
     world.set_terminal(console.is_terminal())?;
-    let (mut servers, mut sockets) = (Vec::new(), Vec::new());
-    for (number, adapter) in adapters.iter().enumerate() {
-        let plugs = adapter.sockets(world.dir(), number);
-        servers.push(adapter.serve(&plugs)?);
-        sockets.extend(plugs.into_iter().map(|(_, socket)| socket));
+    let (mut servers, mut plugs) = (Vec::new(), Vec::new());
+    for adapter in &adapters {
+        let more = adapter.plugs(world.dir());
+        servers.push(adapter.serve(&more)?);
+        plugs.extend(more);
     }
-    let boot = Boot {
-        kernel: &kernel,
-        world: world.dir(),
-        sockets: &sockets,
-        cpus: linux.cpus(),
-        memory: linux.memory,
-    };
+    let boot = Boot { kernel: &kernel, world: world.dir(), plugs: &plugs, cpus: linux.cpus(), memory };
     let mut command = boot.command(console.arguments());
     command.stdin(Stdio::null()).stdout(out).stderr(err);
     // When asked to exit, a busy kernel may wait for itself forever; when it is killed, all its processes end.
@@ -139,6 +137,14 @@ fn watch(
     guest.kill();
     servers.iter_mut().for_each(Child::end);
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
+}
+
+/// Raises the limit of open files, which this process's children inherit: each function takes several, and so does each process of the guest.
+fn raise_descriptors() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Without it few functions still work.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// Checks that there is room for the kernel's memory: a file in shared memory; running out of room later would kill it by SIGBUS.

@@ -8,9 +8,10 @@ use clap::{Args, ValueHint};
 use devmodel::serve::Misbehaviour;
 use devmodel::wire::Faults;
 use link::LinkSpec;
+use node::devices::MAX_VFS;
 
 use super::{Identity, NodeDir, NodeDirs, Wanted};
-use crate::linux::{MOST_VFS, Memory, VfRange};
+use crate::linux::{Memory, VfRange};
 
 #[derive(Args)]
 pub struct Serve {
@@ -70,8 +71,8 @@ pub struct Linux {
     pub nodes: NodeDirs,
     #[command(flatten)]
     pub identity: Identity,
-    /// Maximum number of VFs of each PF there [default: as many as the adapter has, 7 at most, fewer with many adapters]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
+    /// Maximum number of VFs of each PF there [default: as many as the adapter has, 7 at most]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_VFS)))]
     pub vfs: Option<u8>,
     /// Give the guest only VFs of the adapter, such as 4-6, like a virtual machine without a PF
     #[arg(long, value_name = "FIRST-LAST", conflicts_with = "vfs")]
@@ -85,9 +86,9 @@ pub struct Linux {
     /// Number of processors [default: as many as this host has, 8 at most]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
     cpus: Option<u8>,
-    /// Memory size
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    pub memory: Memory,
+    /// Memory size [default: 1G, or as much as its VFs need]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Memory>,
     /// Kernel to start [default: the last that scripts/linux-kernel.sh made]
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,

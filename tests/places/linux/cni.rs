@@ -61,9 +61,9 @@ fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
         ip link set eth0 up
         echo 2 >$pci/0000:00:00.0/sriov_numvfs
         vf() {{
-            net pod$1 '{{"type":"sriov","deviceID":"0000:00:0'$1'.0","mac":"02:aa:bb:cc:dd:0'$1'","vlan":100,"trust":"on","spoofchk":"on",
+            net pod$1 '{{"type":"sriov","deviceID":"0000:00:00.'$1'","mac":"02:aa:bb:cc:dd:0'$1'","vlan":100,"trust":"on","spoofchk":"on",
                 "link_state":"enable","max_tx_rate":1000,"ipam":{{"type":"static","addresses":[{{"address":"10.9.0.'$1'/24"}}]}}}},
-                {{"type":"rdma","deviceID":"0000:00:0'$1'.0"}}'
+                {{"type":"rdma","deviceID":"0000:00:00.'$1'"}}'
         }}
         echo begin before; state; echo end before
         for pod in 1 2; do ip netns add pod$pod; vf $pod; cni add pod$pod pod$pod; cni check pod$pod pod$pod; done
@@ -116,8 +116,8 @@ fn host_device_and_rdma_cni_give_pods_vfs_as_often_as_they_come() {
         rdma system set netns exclusive
         ip link set eth0 up
         echo 1 >$pci/0000:00:00.0/sriov_numvfs
-        net vf '{{"type":"host-device","pciBusID":"0000:00:01.0","ipam":{{"type":"static","addresses":[{{"address":"10.9.0.1/24"}}]}}}},
-            {{"type":"rdma","deviceID":"0000:00:01.0"}}'
+        net vf '{{"type":"host-device","pciBusID":"0000:00:00.1","ipam":{{"type":"static","addresses":[{{"address":"10.9.0.1/24"}}]}}}},
+            {{"type":"rdma","deviceID":"0000:00:00.1"}}'
         ip netns add pod
         memory() {{ sync; echo 3 >/proc/sys/vm/drop_caches; sed -n 's/^MemAvailable: *\([0-9]*\) kB/memory \1/p' /proc/meminfo; }}
         round() {{ cni add vf pod; cni check vf pod; in_pod pod rdma link; cni del vf pod; }}
@@ -155,7 +155,7 @@ fn ib_sriov_cni_gives_pods_vfs_with_guids_of_their_own() {
         active() {{ [ $(rdma link | grep -c 'state ACTIVE') = $1 ]; }}
         until_so active 3
         vf() {{
-            net pod$1 '{{"type":"ib-sriov","deviceID":"0000:00:0'$1'.0","capabilities":{{"infinibandGUID":true}},"pkey":"0x8005","link_state":"enable",
+            net pod$1 '{{"type":"ib-sriov","deviceID":"0000:00:00.'$1'","capabilities":{{"infinibandGUID":true}},"pkey":"0x8005","link_state":"enable",
                 "ipam":{{"type":"static","addresses":[{{"address":"10.9.0.'$1'/24"}}]}}}}'
             export CAP_ARGS='{{"infinibandGUID":"02:11:22:33:44:55:66:0'$1'"}}'
         }}
@@ -302,9 +302,9 @@ fn the_sriov_device_plugin_offers_the_vfs() {
     assert_eq!(complaints(&said), Vec::<&str>::new());
     let mut devices: Vec<&str> = said.lines().filter(|line| line.starts_with("device ")).collect();
     devices.sort_unstable();
-    let wanted = [1, 2, 3].map(|vf| format!("device 0000:00:0{vf}.0 Healthy"));
+    let wanted = [1, 2, 3].map(|vf| format!("device 0000:00:00.{vf} Healthy"));
     assert_eq!(devices, wanted);
-    assert!(said.contains("env PCIDEVICE_EXAMPLE_COM_VFS=0000:00:01.0\n"), "{said}");
+    assert!(said.contains("env PCIDEVICE_EXAMPLE_COM_VFS=0000:00:00.1\n"), "{said}");
     for file in ["rdma_cm", "uverbs1", "umad1"] {
         assert!(said.contains(&format!("file /dev/infiniband/{file} ")), "{file}: {said}");
     }

@@ -49,7 +49,7 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
         ip link set ib0 vf 2 node_guid 00:11:22:33:44:55:66:77
         ip link set ib0 vf 2 port_guid 00:11:22:33:44:55:66:78
         part set ip -c=never link show ib0
-        rebind() {{ for how in unbind bind; do echo 0000:00:03.0 >/sys/bus/pci/drivers/mlx5_core/$how; done; until_so active 4; }}
+        rebind() {{ for how in unbind bind; do echo 0000:00:00.3 >/sys/bus/pci/drivers/mlx5_core/$how; done; until_so active 4; }}
         rebind
         part given ibstat mlx5_3
         part given_net ip -c=never -br link show ib3
@@ -245,7 +245,7 @@ fn functions_of_two_adapters_meet_on_one_subnet() {
         "{common}
         ip link set ib0 vf 0 node_guid 00:11:22:33:44:55:66:77
         ip link set ib0 vf 0 port_guid 00:11:22:33:44:55:66:78
-        for how in unbind bind; do echo 0000:00:01.0 >/sys/bus/pci/drivers/mlx5_core/$how; done
+        for how in unbind bind; do echo 0000:00:00.1 >/sys/bus/pci/drivers/mlx5_core/$how; done
         until_so active 2
         join 2
         await listening

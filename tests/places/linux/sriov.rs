@@ -21,7 +21,7 @@ fn vfs_come_and_go_as_they_are_told() {
         ip link set eth0 vf 2 spoofchk on
         ip link set eth0 vf 2 state disable
         ip -c=never link show eth0 | grep ' vf '
-        cat $pci/0000:00:01.0/vendor $pci/0000:00:01.0/device
+        cat $pci/0000:00:00.1/vendor $pci/0000:00:00.1/device
         complaints"
     );
     let said = place.script(&[], &script);

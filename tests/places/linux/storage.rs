@@ -45,7 +45,7 @@ fn files_and_blocks_of_another_node_come_by_rdma() {
     let Some(place) = Place::new() else { return };
     let _wire = place.wire(&["node", "other"], &["--vfs", "2"]);
     let vf = "numvfs 1
-        net=$(ls $pci/0000:00:01.0/net)
+        net=$(ls $pci/0000:00:00.1/net)
         ip link set $net up";
     let server = format!(
         "{VFS}{COMPLAINTS}{CHECKS}{SERVERS}{vf}

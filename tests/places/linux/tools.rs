@@ -39,7 +39,7 @@ fn tools_find_a_card_with_vfs() {
     assert_eq!(part(&said, "lspci_before"), pf);
     let vf = |n: u8| {
         format!(
-            "00:0{n}.0 Ethernet controller [0200]: Mellanox Technologies MT27800 Family [ConnectX-5 Virtual Function] [15b3:1018]\n"
+            "00:00.{n} Ethernet controller [0200]: Mellanox Technologies MT27800 Family [ConnectX-5 Virtual Function] [15b3:1018]\n"
         )
     };
     assert_eq!(part(&said, "lspci"), [pf.into(), vf(1), vf(2), vf(3)].concat());
@@ -52,7 +52,7 @@ fn tools_find_a_card_with_vfs() {
         "capabilities",
         &["Total VFs: 7, Number of VFs: 3", "MSI-X: Enable+", "Kernel driver in use: mlx5_core"],
     );
-    has("devices", &["pci/0000:00:00.0\n", "pci/0000:00:03.0\n"]);
+    has("devices", &["pci/0000:00:00.0\n", "pci/0000:00:00.3\n"]);
     has(
         "firmware",
         &["driver mlx5_core", "fw.psid IRONVERBS", "running:\n        fw.version 16.99.1000", "stored:"],

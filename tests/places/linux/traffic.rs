@@ -74,7 +74,7 @@ fn idle_vfs_are_told_of_each_command_beside_traffic_of_others() {
         up
         end=$((up + 15))
         counters() {{
-            device=/sys/class/infiniband/$(ls $pci/0000:00:0$1.0/infiniband)/ports/1
+            device=/sys/class/infiniband/$(ls $pci/0000:00:00.0/virtfn$(($1 - 1))/infiniband)/ports/1
             commands=0
             while up; [ $up -lt $end ]; do
                 read count <$device/hw_counters/out_of_buffer
@@ -83,7 +83,7 @@ fn idle_vfs_are_told_of_each_command_beside_traffic_of_others() {
             done
             echo commands $commands
         }}
-        for n in 5 6 7 8 9 a b c; do counters $n & done
+        for n in 5 6 7 8 9 10 11 12; do counters $n & done
         wait
         complaints"
     );

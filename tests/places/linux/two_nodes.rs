@@ -33,7 +33,7 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
     ];
     // The VFs have the addresses; the PF is up so that the adapter's port is up.
     let vf = "numvfs 1
-        net=$(ls $pci/0000:00:01.0/net) device=$(ls $pci/0000:00:01.0/infiniband)
+        net=$(ls $pci/0000:00:00.1/net) device=$(ls $pci/0000:00:00.1/infiniband)
         ip link set $net up";
     let server = format!(
         "{VFS}{COMPLAINTS}{CHECKS}{vf}

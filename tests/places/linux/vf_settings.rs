@@ -90,11 +90,11 @@ fn a_vf_has_the_mac_it_is_given_and_spoofchk_holds_it_to_that() {
         "# Frames of a VF that its port did not let in.
         dropped() { ip -s -c=never link show eth0 | awk '/ vf '$1' /{ on = 1 } on && /TX:.*dropped/{ getline; print $3; exit }'; }
         vf 2
-        old=$(cat $pci/0000:00:01.0/net/*/address) new=02:00:00:00:01:01
-        ip link set $(ls $pci/0000:00:01.0/net) up
-        arrives n2 $(ls $pci/0000:00:01.0/net)
+        old=$(cat $pci/0000:00:00.1/net/*/address) new=02:00:00:00:01:01
+        ip link set $(ls $pci/0000:00:00.1/net) up
+        arrives n2 $(ls $pci/0000:00:00.1/net)
         ip link set eth0 vf 0 mac $new
-        for how in unbind bind; do echo 0000:00:01.0 >/sys/bus/pci/drivers/mlx5_core/$how; done
+        for how in unbind bind; do echo 0000:00:00.1 >/sys/bus/pci/drivers/mlx5_core/$how; done
         vf 1
         is $M1 $new
         arrives n2 n1 dst=$new

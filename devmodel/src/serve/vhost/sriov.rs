@@ -1,7 +1,6 @@
 //! SR-IOV as the client of a node's functions sees it: a virtual view of the PF's capability, since the node's own VFs stay enabled.
 //!
-//! VF Enable shows VFs to the client and removes them; each is reset when it is removed. User-mode Linux has one slot per device and only
-//! function 0 of each, so the first VF is 8 routing IDs after the PF, and each further VF 8 after the one before.
+//! VF Enable shows VFs to the client and removes them; each is reset when it is removed.
 
 use crate::{
     pcie::{no_answer, sriov::writable},
@@ -16,8 +15,6 @@ use std::{
     },
 };
 
-/// Routing IDs from one device to the next.
-const SLOT: u16 = 8;
 /// Location of the capability in configuration space.
 const CAPABILITY: Range<usize> = SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE;
 /// Registers of the capability: control, NumVFs, system page size, VF BAR0.
@@ -40,7 +37,7 @@ impl Sriov {
         let total = u8::try_from(vfs.len()).unwrap_or(u8::MAX);
         let mut capability = SriovCap::new(total.into());
         let id = (pf.config_read(CAPABILITY.start + 0x18, 4) >> 16) as u16;
-        capability.set().first_vf_offset(SLOT).vf_stride(SLOT).vf_device_id(id);
+        capability.set().vf_device_id(id);
         let mut registers = [0; SriovCap::SIZE];
         registers.copy_from_slice(&bus_order(capability.as_bytes()));
         Arc::new(Self { vfs, registers: Mutex::new(registers), present: AtomicU8::new(0) })
