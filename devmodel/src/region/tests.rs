@@ -3,7 +3,7 @@
 use super::{flat::Header, *};
 use crate::{
     host::{Abort, Bus, Host, Iova, Parties, Party, Rid, forward, forward_parties},
-    state::{CqRow, PdRow, QpFlags, QpRow},
+    state::{CqRow, EqRow, PdRow, QpFlags, QpRow, SchedulingRow},
 };
 use std::{collections::HashSet, ptr::NonNull, sync::Arc};
 
@@ -366,6 +366,27 @@ fn a_range_taken_and_taken_back_leaves_the_free_list_whole() {
     let mut again: Vec<u32> = (0..3).map(|_| func.alloc_mtt(4).unwrap().first).collect();
     again.sort_unstable();
     assert_eq!(again, ranges.map(|r| r.first), "all three, and nothing a page list said");
+}
+
+#[test]
+fn a_freed_row_of_one_table_is_not_allocated_from_another() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 0, &mut host);
+    let all = |func: &mut Func<'_>, host: &mut Machine| {
+        let next = || func.alloc::<EqRow>(0, Party(1)).ok().inspect(|_| func.commit(host));
+        std::iter::from_fn(next).collect::<Vec<u32>>()
+    };
+    let queues = all(&mut func, &mut host);
+    for queue in queues.iter().rev() {
+        func.free::<EqRow>(*queue);
+        func.commit(&mut host);
+    }
+    let elements = [0; 4].map(|_| func.alloc::<SchedulingRow>(0, Party(1)).unwrap());
+    elements.iter().for_each(|element| func.free::<SchedulingRow>(*element));
+    func.commit(&mut host);
+    let mut again = all(&mut func, &mut host);
+    again.sort_unstable();
+    assert!(again == queues, "expected each of {} queues once, found {} of them", queues.len(), again.len());
 }
 
 #[test]

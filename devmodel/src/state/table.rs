@@ -89,7 +89,7 @@ tables! {
     /// MAC addresses that the port accepts from the wire.
     L2 = Chosen L2Row,
     /// Scheduling elements that divide the bandwidth.
-    Scheduling = Chosen SchedulingRow,
+    Scheduling = Local SchedulingRow,
     /// The counts of the e-switch's flow tables, updated by `region::Region::flow_count`.
     FlowCount,
     Srq = Global SrqRow,
