@@ -11,22 +11,27 @@ use crate::linux::PARTITIONS;
 const RESOURCE: &str = "example.com/vfs";
 /// Answers ib-kubernetes as UFM does.
 const UFM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/places/kubernetes/ufm.py");
-/// Two pods of a partition, and one of another.
-const PODS: [(&str, u8, &str); 3] =
-    [("one", 5, "10.20.0.1"), ("two", 5, "10.20.0.2"), ("three", 6, "10.20.0.3")];
+/// Two pods of a partition on different nodes, and one of another partition: name, node, partition and address.
+const PODS: [(&str, u8, u8, &str); 3] =
+    [("one", 1, 5, "10.20.0.1"), ("two", 2, 5, "10.20.0.2"), ("three", 1, 6, "10.20.0.3")];
 
-/// A node with three VFs of InfiniBand to give.
+/// Nodes with two VFs of InfiniBand each to give.
 fn with_vfs(needs: &[&str]) -> Option<Cluster> {
-    let form = &[("NODES", "1"), ("VFS", "3"), ("LINK_LAYER", "infiniband"), ("RDMA_NETNS", "shared")];
+    let form = &[("NODES", "2"), ("VFS", "2"), ("LINK_LAYER", "infiniband"), ("RDMA_NETNS", "shared")];
     let cluster = Cluster::new(form, needs)?;
     cluster.tools();
     cluster.multus();
-    cluster.offer_vfs("ib0", RESOURCE, 3);
+    cluster.offer_vfs("ib0", RESOURCE, 2);
     Some(cluster)
 }
 
-fn on_network(name: &str, network: &str, resources: &[&str], address: &str) -> String {
-    pod(name, "node-1", resources, &format!(r#"[{{"name": "{network}", "ips": ["{address}/24"]}}]"#))
+fn on_network(name: &str, node: u8, network: &str, resources: &[&str], address: &str) -> String {
+    pod(
+        name,
+        &format!("node-{node}"),
+        resources,
+        &format!(r#"[{{"name": "{network}", "ips": ["{address}/24"]}}]"#),
+    )
 }
 
 fn reaches(cluster: &Cluster, from: &str, address: &str) -> Result<String, String> {
@@ -45,16 +50,16 @@ fn lid(cluster: &Cluster, pod: &str) -> String {
 }
 
 /// Makes a pod's port a full member of a partition, like a subnet manager, at index 0, which IPoIB takes. As a limited member of the default
-/// partition it hears the subnet's administrator, and no other pod.
-fn put(cluster: &Cluster, pod: &str, partition: u8) {
+/// partition it hears the subnet's administrator, and no other pod. Its node's PF does so.
+fn put(cluster: &Cluster, pod: &str, node: u8, partition: u8) {
     let key = format!("{:#x}", 0x8000 | u16::from(partition));
     let words = ["/usr/bin/python3", "-ISB", PARTITIONS, "umad1", &lid(cluster, pod), &key, "0x7fff"];
-    cluster.on(1, &words);
+    cluster.on(node, &words);
 }
 
 /// The pods' devices are up in their partitions: two of them meet, the third meets neither.
 fn meet_in_partitions(cluster: &Cluster) {
-    for (pod, partition, _) in PODS {
+    for (pod, _, partition, _) in PODS {
         cluster.until(&format!("{pod} to be in its partition"), 60, || {
             let link = cluster.exec(pod, &["ip", "link", "show", "net1"]);
             let is_in = link.contains(&format!(":40:1b:80:{partition:02x}:")) && link.contains("LOWER_UP");
@@ -74,9 +79,10 @@ fn meet_in_partitions(cluster: &Cluster) {
 fn pods_have_a_vf_of_infiniband_each_and_meet_in_their_partitions() {
     let Some(cluster) = with_vfs(&[]) else { return };
     cluster.apply(&network("ib", RESOURCE, r#"{"type": "host-device", "ipam": {"type": "static"}}"#));
-    cluster.apply(&PODS.map(|(name, _, address)| on_network(name, "ib", &[RESOURCE], address)).concat());
+    let on_ib = |(name, node, _, address)| on_network(name, node, "ib", &[RESOURCE], address);
+    cluster.apply(&PODS.map(on_ib).concat());
     cluster.until_running(&PODS.map(|(name, ..)| name));
-    for (pod, _, address) in PODS {
+    for (pod, _, _, address) in PODS {
         let shown = cluster.exec(pod, &["ip", "addr", "show", "net1"]);
         assert!(shown.contains("link/infiniband") && shown.contains(address), "{shown}");
         let links = cluster.exec(pod, &["rdma", "link"]);
@@ -85,15 +91,19 @@ fn pods_have_a_vf_of_infiniband_each_and_meet_in_their_partitions() {
             links.lines().find(|line| line.contains(&port)).unwrap_or_else(|| panic!("{port}: {links}"));
         assert!(port.contains("state ACTIVE physical_state LINK_UP"), "{port}");
     }
-    cluster.rping("one", "three", "10.20.0.1");
-    let row = cluster.perftest("one", "three", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
-    println!("ib_read_lat between VFs of a node, typical: {} us", row[4]);
+    for client in ["two", "three"] {
+        cluster.rping("one", client, "10.20.0.1");
+        let row = cluster.perftest("one", client, "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
+        println!("ib_read_lat of pod {client}, typical: {} us", row[4]);
+    }
 
-    for (pod, partition, _) in PODS {
-        put(&cluster, pod, partition);
+    for (pod, node, partition, _) in PODS {
+        put(&cluster, pod, node, partition);
     }
     meet_in_partitions(&cluster);
-    assert_eq!(cluster.complaints(1), "");
+    for node in cluster.nodes() {
+        assert_eq!(cluster.complaints(node), "");
+    }
 }
 
 #[test]
@@ -126,20 +136,21 @@ stringData: {UFM_USERNAME: admin, UFM_PASSWORD: '123456', UFM_ADDRESS: 10.10.0.1
         );
         cluster.apply(&network(&format!("ib-{partition}"), RESOURCE, &plugin));
     }
-    let on_partition =
-        |(name, partition, address)| on_network(name, &format!("ib-{partition}"), &[RESOURCE], address);
+    let on_partition = |(name, node, partition, address)| {
+        on_network(name, node, &format!("ib-{partition}"), &[RESOURCE], address)
+    };
     cluster.apply(&PODS.map(on_partition).concat());
     cluster.until_running(&PODS.map(|(name, ..)| name));
     let asked = || cluster.on(1, &["cat", "/run/ufm"]);
     // UFM has the subnet manager do what it was asked for.
     let added = asked();
-    for (pod, ..) in PODS {
+    for (pod, node, ..) in PODS {
         let gid = of_port(&cluster, pod, "gids/0").replace(':', "");
         let line =
             added.lines().find(|line| line.contains(&gid[16..])).unwrap_or_else(|| panic!("{gid}: {added}"));
         let partition =
             line.strip_prefix("/ufmRest/resources/pkeys 0x").expect("an addition").split(' ').next();
-        put(&cluster, pod, partition.and_then(|key| key.parse().ok()).expect("a P_Key"));
+        put(&cluster, pod, node, partition.and_then(|key| key.parse().ok()).expect("a P_Key"));
     }
     meet_in_partitions(&cluster);
 
@@ -155,15 +166,17 @@ stringData: {UFM_USERNAME: admin, UFM_PASSWORD: '123456', UFM_ADDRESS: 10.10.0.1
 #[test]
 #[ignore = "make test-kubernetes"]
 fn ipoib_cni_gives_pods_a_device_each_above_the_pf() {
-    let form = &[("NODES", "1"), ("VFS", "1"), ("LINK_LAYER", "infiniband")];
+    let form = &[("NODES", "2"), ("VFS", "1"), ("LINK_LAYER", "infiniband")];
     let Some(cluster) = Cluster::new(form, &["ipoib"]) else { return };
     cluster.tools();
     cluster.multus();
     cluster.plugin("ipoib");
-    cluster.on(1, &["ip", "link", "set", "ib0", "up"]);
+    for node in cluster.nodes() {
+        cluster.on(node, &["ip", "link", "set", "ib0", "up"]);
+    }
     cluster.apply(&network("ipoib", "", r#"{"type": "ipoib", "master": "ib0", "ipam": {"type": "static"}}"#));
-    let pods = [("one", "10.21.0.1"), ("two", "10.21.0.2")];
-    cluster.apply(&pods.map(|(name, address)| on_network(name, "ipoib", &[], address)).concat());
+    let pods = [("one", 1, "10.21.0.1"), ("two", 2, "10.21.0.2")];
+    cluster.apply(&pods.map(|(name, node, address)| on_network(name, node, "ipoib", &[], address)).concat());
     cluster.until_running(&["one", "two"]);
     let shown = cluster.exec("one", &["ip", "addr", "show", "net1"]);
     assert!(shown.contains("link/infiniband") && shown.contains("10.21.0.1"), "{shown}");
