@@ -153,10 +153,12 @@ test-cni: deps-test deps-linux
 image: deb deps-linux
 	timeout 3000 scripts/image.sh $(TARGET)/image.tar
 
-# Clusters of Linux nodes with a control plane, device plugins, multus and an operator; part of `make test-all` every fifth day. Needs root.
+# Clusters of Linux nodes with a control plane, device plugins, multus and an operator; every fifth day `make test-all` has half of these
+# tests. Needs root.
+KUBERNETES ?= kubernetes::
 test-kubernetes: deps-kubernetes deb
 	timeout 3000 scripts/go-programs.sh build charts || [ $$? = 3 ]
-	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test places -- kubernetes:: --ignored --nocapture --test-threads 1
+	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test places -- $(KUBERNETES) --ignored --nocapture --test-threads 1
 
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root and 15 minutes for each.
 test-fresh:
