@@ -43,3 +43,42 @@ fn vfs_come_and_go_as_they_are_told() {
     }
     assert!(said.contains("0x15b3\n0x101"), "{said}");
 }
+
+/// As many as the card has, beyond the first slot of the bus. The last serves programs as the first does.
+#[test]
+fn a_pf_has_127_vfs() {
+    let Some(mut place) = Place::new() else { return };
+    // A minute on a busy machine to create them, and four to remove them.
+    place.limit = 600;
+    let script = format!(
+        "{VFS}{COMPLAINTS}
+        rdma system set netns exclusive
+        numvfs 127
+        rdma dev | wc -l
+        ls -d /sys/class/net/eth* | wc -l
+        cat /sys/class/infiniband/*/node_guid | sort -u | wc -l
+        n=1
+        for vf in 00.1 0f.7; do
+            ip netns add n$n
+            ip link set $(ls $pci/0000:00:$vf/net) netns n$n name net
+            rdma dev set $(ls $pci/0000:00:$vf/infiniband) netns n$n
+            ip -n n$n addr add 10.9.0.$n/24 dev net
+            ip -n n$n link set net up
+            n=2
+        done
+        ip netns exec n2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >/dev/null 2>&1 & sleep 0.5
+        ip netns exec n1 timeout 60 rping -c -a 10.9.0.2 -C 10 -V -v
+        wait
+        ip netns del n1
+        ip netns del n2
+        numvfs 0
+        rdma dev | wc -l
+        complaints"
+    );
+    let said = place.script(&["--vfs", "127"], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    assert_eq!(numbers_of_vfs(&said), [127, 0], "{said}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.parse::<u8>().is_ok()).collect();
+    assert_eq!(lines, ["128", "128", "128", "1"], "{said}");
+    assert_eq!(said.matches("ping data: ").count(), 10, "{said}");
+}
