@@ -40,7 +40,7 @@ use node::{
     Frames, Node, NodeError, UplinkHold,
     jail::{self, Needs, Role},
 };
-use port::{Port, PortLink};
+use port::{BATCH, LOOK, Port, PortLink};
 use std::{
     fmt,
     io::{self, Write},
@@ -53,14 +53,8 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of frames taken from a link or from the node at a time.
-const BATCH: usize = 64;
-/// Maximum number of batches of answers that a thread sends before it receives more.
-const ANSWERS: usize = 4;
 /// Time in which a program that polls takes the frames that are left to it.
 const PROMPT: Duration = Duration::from_micros(20);
-/// Interval at which an idle link is checked: a peer may have appeared, or a function may have got an address.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The privileges that a server of `node` with `links` needs in its [jail].
 pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {

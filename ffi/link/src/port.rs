@@ -1,9 +1,6 @@
 //! The port: routes outgoing frames to links and incoming frames to the node, and answers discovery requests for the node's addresses.
 
-use super::{
-    ANSWERS, BATCH,
-    bearer::{Bearer, Patience},
-};
+use super::bearer::{Bearer, Patience};
 use ::sync::Eager;
 use devmodel::{
     LinkLayer,
@@ -20,8 +17,15 @@ use std::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering::*},
     },
+    time::Duration,
 };
 
+/// Maximum number of frames taken from a link or from the node at a time.
+pub const BATCH: usize = 64;
+/// Maximum number of batches of answers that a thread sends before it receives more.
+const ANSWERS: usize = 4;
+/// Interval at which an idle link is checked: a peer may have appeared, or a function may have got an address.
+pub const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of learnt MACs; beyond it, all are discarded and learnt again.
 const LEARNT: usize = 4096;
 

@@ -35,8 +35,8 @@ impl UplinkHold {
 
     /// Lets programs on both nodes that may open both deliver frames to each other by themselves, as long as the uplinks are held.
     pub fn join(&self, other: &Self) {
-        self.held.core().set_beside(other.node());
-        other.held.core().set_beside(self.node());
+        self.held.core().set_beside(other.held.core());
+        other.held.core().set_beside(self.held.core());
     }
 
     /// Number of frames that programs on the node have delivered by themselves since [`join`](Self::join).
