@@ -383,7 +383,7 @@ impl Runner {
             let is_inline = inline.next < inline.frames.len();
             // The job stays where it was built: copying it immediately would stall until its fields have been stored.
             let found = if is_inline || kept.is_some() { None } else { next(func, now, config) };
-            // A job and everything that follows from it within the function is the smallest unit of a commit.
+            // A job is the smallest unit of a commit.
             if is_inline {
                 take_inline(func, &mut step, inline, watch);
             } else if let Some(job) = kept.take().or(found.as_ref()) {
@@ -395,9 +395,6 @@ impl Runner {
             } else {
                 (step.careful, kept, budget) = (true, first, bound);
                 continue;
-            }
-            if !step.buffers.jobs.is_empty() {
-                follow(func, &mut step, watch);
             }
             if step.refused || step.blocked.is_some() {
                 take_back(func, &mut step, inline);
@@ -446,15 +443,6 @@ fn take_inline(
         trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
         let payload = payload_of(frame, inline.from, &inline.staged);
         arrive_inline(func, step, frame.head(), payload);
-    }
-}
-
-/// Executes the jobs that follow from one.
-#[inline(never)]
-fn follow(func: &mut Func<'_>, step: &mut Step<'_>, watch: &mut Option<Trace>) {
-    while let Some(job) = step.buffers.jobs.pop_front() {
-        trace(watch, step.now, func.fid(), Traced::Job(job));
-        dispatch(&job, func, step);
     }
 }
 

@@ -1,9 +1,6 @@
 //! Execution context of a stage: host, time, outputs.
 
-use super::{
-    Job,
-    header_cache::{HeaderTemplate, TEMPLATES},
-};
+use super::header_cache::{HeaderTemplate, TEMPLATES};
 use crate::{
     config::Config,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
@@ -15,7 +12,6 @@ use hwspec::{
     handle::Psn,
     wqe::{MAX_WQE_BBS, WQE_BB},
 };
-use std::collections::VecDeque;
 
 /// A frame to be sent on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +208,6 @@ pub(crate) struct CommandCompletion {
 
 /// Buffers of a step, reused by the next step so that the data path allocates no memory.
 pub(crate) struct Buffers {
-    pub(crate) jobs: VecDeque<Job>,
     pub(crate) out: Outbox,
     /// Cached headers of recently used queue pairs.
     pub(crate) templates: [Option<HeaderTemplate>; TEMPLATES],
@@ -237,7 +232,6 @@ pub(crate) struct Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         Self {
-            jobs: VecDeque::with_capacity(256),
             out: Outbox::with_capacity(256),
             templates: [const { None }; TEMPLATES],
             moves: Vec::with_capacity(1024),
@@ -261,7 +255,6 @@ impl Buffers {
 
     /// Discards the output of the jobs since the last commit.
     pub(crate) fn rollback(&mut self) {
-        self.jobs.clear();
         self.moves.clear();
         let [out, staged, raw, notes] = self.committed;
         self.out.truncate(out);
@@ -384,12 +377,6 @@ impl Step<'_> {
     pub(crate) fn dcqcn(&mut self) -> &Dcqcn {
         let (region, config) = (self.region, self.config);
         self.dcqcn.get_or_insert_with(|| region.dcqcn(config))
-    }
-
-    /// Adds a job to this function's queue.
-    #[inline]
-    pub fn push(&mut self, job: Job) {
-        self.buffers.jobs.push_back(job);
     }
 
     /// Sends a frame on the wire when the step commits.

@@ -314,14 +314,13 @@ impl<T> Timed<'_, T> {
         (step.careful, step.posted, step.quantum) = (true, posted, quantum);
         step.takes_turns = !task.sends();
         if let Job::Timeout { .. } = job {
-            while let Some((qp, kind)) = func.take_timer(now) {
-                step.push(Job::Timeout { qp, kind });
+            // Those that the stages arm come later.
+            let due: Vec<_> = std::iter::from_fn(|| func.take_timer(now)).collect();
+            for (qp, kind) in due {
+                dispatch(&Job::Timeout { qp, kind }, &mut func, &mut step);
             }
         } else {
             dispatch(job, &mut func, &mut step);
-        }
-        while let Some(job) = step.buffers.jobs.pop_front() {
-            dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
         self.lookups = lookups.take();
