@@ -139,9 +139,10 @@ numvfs() {
     echo "numvfs $(cat $pci/0000:00:00.0/sriov_numvfs) $(($(now) - began))"
 }
 vf() {
-    net=$(ls $pci/0000:00:00.$1/net)
-    device=$(ls $pci/0000:00:00.$1/infiniband)
-    eval D$1=$net R$1=$device M$1=$(cat $pci/0000:00:00.$1/net/$net/address)
+    at=$pci/0000:00:${2:-00.$1}
+    net=$(ls $at/net)
+    device=$(ls $at/infiniband)
+    eval D$1=$net R$1=$device M$1=$(cat $at/net/$net/address)
     ip netns add n$1
     ip link set $net netns n$1
     rdma dev set $device netns n$1

@@ -22,7 +22,7 @@ impl Memory {
     const LEAST: u64 = 256 << 20;
     /// Default for a guest with few functions.
     const USUAL: u64 = 1 << 30;
-    /// What each further VF takes once it is enabled, mostly command buffers of its driver.
+    /// Memory that each further VF takes once it is enabled, mostly for command buffers of its driver.
     const PER_VF: u64 = 8 << 20;
     /// The windows of the bus begin above this.
     const MOST: u64 = 3840 << 20;

@@ -139,7 +139,8 @@ fn watch(
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
 }
 
-/// Raises the limit of open files, which this process's children inherit: each function takes several, and so does each process of the guest.
+/// Raises the limit of open files, which this process's children inherit: each function takes several, and so does each process of the
+/// guest.
 fn raise_descriptors() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Without it few functions still work.

@@ -54,13 +54,19 @@ fn uplink(rig: &Rig) -> OutletRing<'_> {
     OutletRing::of(rig.adapter.region(), Outlet::Uplink)
 }
 
-/// Like a port that pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
-#[test]
-fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
-    let (mut rig, mut runner) = rig();
+/// Side 0, a function that is returned, with a peer beyond the open uplink.
+fn connected_outside() -> (Rig, Runner, u8) {
+    let (mut rig, runner) = rig();
     let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
     rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
     uplink(&rig).open(true);
+    (rig, runner, near)
+}
+
+/// Like a port that pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
+#[test]
+fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
+    let (mut rig, mut runner, near) = connected_outside();
     rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true);
     go(&mut rig, &mut runner, 1);
     let (mut frame, mut payload, mut rounds) = (Vec::new(), 0, 0);
@@ -79,10 +85,7 @@ fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_no
 
 #[test]
 fn a_connection_that_the_uplink_pauses_is_not_tried_again_and_again() {
-    let (mut rig, mut runner) = rig();
-    let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
-    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
-    uplink(&rig).open(true);
+    let (mut rig, mut runner, near) = connected_outside();
     rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true);
     go(&mut rig, &mut runner, 1);
     assert_eq!((runner.take_due(), runner.take_paused()), (0, 1 << near), "it has more to send");
@@ -128,10 +131,7 @@ impl Parties for Joined<'_> {
 
 #[test]
 fn frames_to_an_adapter_beside_this_one_do_not_overtake_those_in_the_uplink() {
-    let (mut rig, mut runner) = rig();
-    let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
-    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
-    uplink(&rig).open(true);
+    let (mut rig, mut runner, near) = connected_outside();
     uplink(&rig).note_taken(1);
     // The uplink's holder has taken a frame and not delivered it yet.
     uplink(&rig).set_carried(true);

@@ -4,8 +4,9 @@
 /// Length of a time slice in nanoseconds; the kernel's minimum.
 const SLICE: u64 = 100_000;
 
-/// Asks for exact timers, and for short time slices, so that the calling thread runs as soon as it is woken even if programs that poll occupy all processors:
-/// a thread with slices as long as theirs waits until one of theirs ends, some milliseconds. Linux before 6.12 has no such choice.
+/// Asks for exact timers, and for short time slices, so that the calling thread runs as soon as it is woken even if programs that poll
+/// occupy all processors: a thread with slices as long as theirs waits until one of theirs ends, some milliseconds. Linux before 6.12 has
+/// no such choice.
 pub fn be_prompt() {
     // The default lets the kernel delay a short sleep by 50 us.
     let _ = nix::sys::prctl::set_timerslack(1);

@@ -22,7 +22,8 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Waits for functions of other processes with many undelivered frames, for a limited time. Calls `before_sleep` before it first sleeps.
+    /// Waits for functions of other processes with many undelivered frames, for a limited time. Calls `before_sleep` before it first
+    /// sleeps.
     pub(super) fn wait(&self, core: &Core, before_sleep: impl FnOnce()) {
         let mut before_sleep = Some(before_sleep);
         let mut began = None;

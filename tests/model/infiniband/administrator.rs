@@ -97,7 +97,8 @@ fn a_path_is_in_a_partition_that_both_ports_are_in() {
     assert_eq!(path(&mut bed, None), Ok(0x8005));
 }
 
-/// 9.6.1.4, 10.9.3: the administrator and the ports' agents answer limited members with the full P_Key that these hear, and strangers not at all.
+/// 9.6.1.4, 10.9.3: the administrator and the ports' agents answer limited members with the full P_Key that these hear, and strangers not
+/// at all.
 #[test]
 fn a_limited_member_of_the_default_partition_is_answered() {
     let (mut bed, a) = general();

@@ -49,8 +49,8 @@ fn lid(cluster: &Cluster, pod: &str) -> String {
     u16::from_str_radix(lid.trim_start_matches("0x"), 16).expect("a LID").to_string()
 }
 
-/// Makes a pod's port a full member of a partition, like a subnet manager, at index 0, which IPoIB takes. As a limited member of the default
-/// partition it hears the subnet's administrator, and no other pod. Its node's PF does so.
+/// Makes a pod's port a full member of a partition, like a subnet manager, at index 0, which IPoIB takes. As a limited member of the
+/// default partition it hears the subnet's administrator, and no other pod. Its node's PF does so.
 fn put(cluster: &Cluster, pod: &str, node: u8, partition: u8) {
     let key = format!("{:#x}", 0x8000 | u16::from(partition));
     let words = ["/usr/bin/python3", "-ISB", PARTITIONS, "umad1", &lid(cluster, pod), &key, "0x7fff"];

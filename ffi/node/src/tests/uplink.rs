@@ -12,16 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-#[test]
-fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
-    let (_scratch, node) = Scratch::with_node();
-    let hold = UplinkHold::new(&node).unwrap();
-    let core = node.core();
-    core.make_room_for(1).unwrap();
-    // The function is served by a process that does not exist, so nothing takes its frames.
-    core.map.functions()[1].server.store(99, Release);
+/// The uplink of a new node, and a frame for its function 1.
+fn held() -> (Scratch, UplinkHold, [u8; 60]) {
+    let (scratch, node) = Scratch::with_node();
+    node.core().make_room_for(1).unwrap();
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&identity::mac(0, 1));
+    (scratch, UplinkHold::new(&node).unwrap(), frame)
+}
+
+#[test]
+fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
+    let (_scratch, hold, frame) = held();
+    let core = hold.node().core();
+    // The function is served by a process that does not exist, so nothing takes its frames.
+    core.map.functions()[1].server.store(99, Release);
     let region = core.adapter.region();
     let waiting = || region.sync(1, Sync::RxTail).load(Acquire) - region.sync(1, Sync::RxHead).load(Acquire);
     let take_in = |count: usize| {
@@ -53,12 +58,8 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
 
 #[test]
 fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
-    let (_scratch, node) = Scratch::with_node();
-    let hold = UplinkHold::new(&node).unwrap();
-    let core = node.core();
-    core.make_room_for(1).unwrap();
-    let mut frame = [0; 60];
-    frame[..6].copy_from_slice(&identity::mac(0, 1));
+    let (_scratch, hold, frame) = held();
+    let core = hold.node().core();
     let region = core.adapter.region();
     let word = |word| region.sync(1, word).load(Acquire);
     let taken_in = || {
@@ -90,12 +91,8 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
 
 #[test]
 fn frames_left_to_a_program_that_polls_something_else_are_taken_back() {
-    let (_scratch, node) = Scratch::with_node();
-    let hold = UplinkHold::new(&node).unwrap();
-    let core = node.core();
-    core.make_room_for(1).unwrap();
-    let mut frame = vec![0; 60];
-    frame[..6].copy_from_slice(&identity::mac(0, 1));
+    let (_scratch, hold, frame) = held();
+    let core = hold.node().core();
     hold.receive(&[&frame], false);
     assert_eq!(hold.left_to_pollers(), None, "nobody polls");
     // A process that does not exist is said to poll the function.
