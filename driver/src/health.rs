@@ -84,9 +84,11 @@ impl Device {
 
     /// Marks the device as lost, for all its openers, until it is brought up again: commands, also those being waited
     /// for, fail at once (ENODEV), and CQs without completions [are gone](crate::Cq::is_gone), so that no program polls
-    /// them forever.
+    /// them forever. An opener that has only lost its own connection says nothing about the device of the others.
     pub fn give_up(&self) {
-        self.function.shared.give_up();
+        if !self.function.transport.is_gone() {
+            self.function.shared.give_up();
+        }
     }
 }
 

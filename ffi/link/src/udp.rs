@@ -304,7 +304,9 @@ mod tests {
     /// A node with an address that no other test's process has.
     fn node(scratch: &Scratch) -> (Arc<Node>, IpAddr) {
         static NEXT: OnceLock<Mutex<u16>> = OnceLock::new();
-        let mut next = lock(NEXT.get_or_init(|| Mutex::new(0x4000 | std::process::id() as u16 & 0x3ff8)));
+        // Tests that run at once are processes with neighbouring PIDs: each has eight numbers.
+        let first = || Mutex::new(0x4000 | (std::process::id() << 3) as u16 & 0x3ff8);
+        let mut next = lock(NEXT.get_or_init(first));
         *next += 1;
         let options = node::NodeOptions { node_id: Some(*next), ..node::NodeOptions::default() };
         let node = Node::open_or_create(&scratch.0, &options).unwrap();

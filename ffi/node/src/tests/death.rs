@@ -5,10 +5,13 @@ use crate::{
     NodeTransport,
     arena::{Arena, Owner},
     node::Node,
-    party,
+    open_device_of, party,
 };
 use devmodel::region::Func;
-use driver::transport::{Scope, Transport};
+use driver::{
+    Pd,
+    transport::{Scope, Transport},
+};
 use std::{
     path::Path,
     sync::atomic::Ordering::*,
@@ -58,6 +61,18 @@ fn what_a_killed_program_had_comes_back() {
     assert_eq!(party::party_of(again), party::party_of(opener));
     assert_ne!(again, opener);
     assert!(!ours.alive(opener) && ours.alive(again));
+}
+
+#[test]
+fn a_program_that_has_lost_its_device_gives_up_nobody_elses() {
+    let (scratch, node) = Scratch::with_node();
+    let lost = open_device_of(&node, 1).unwrap();
+    // As when the program has closed the adapter's descriptors.
+    node.core().map.lost().set_for("");
+    assert!(lost.health().is_fatal());
+    lost.give_up();
+    let anew = open_device_of(&Node::open(&scratch.0).unwrap(), 1).unwrap();
+    drop(Pd::alloc(&anew).unwrap());
 }
 
 #[test]
