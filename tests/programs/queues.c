@@ -272,6 +272,30 @@ static void states_and_their_events(void)
 	HOLD(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
+static void windows_are_bound_in_the_way_of_their_type(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, 10, NULL, NULL, 0);
+	struct ibv_qp *qp = loop(pd, cq);
+	static char memory[4096];
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *first = ibv_alloc_mw(pd, IBV_MW_TYPE_1), *second = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_mw_bind_info info = { mr, (uintptr_t)memory, 64, IBV_ACCESS_REMOTE_READ };
+	struct ibv_mw_bind bind = { .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
+
+	HOLD(mr && first && second);
+	wr.bind_mw.bind_info = info;
+	wr.bind_mw.mw = first;
+	HOLD(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &wr);
+	wr.bind_mw.mw = second;
+	wr.bind_mw.rkey = ibv_inc_rkey(second->rkey);
+	HOLD(!ibv_post_send(qp, &wr, &bad) && count(cq, 1) == 1);
+	HOLD(!ibv_bind_mw(qp, first, &bind) && count(cq, 1) == 1);
+	HOLD(ibv_bind_mw(qp, second, &bind) == EINVAL);
+	HOLD(!ibv_dealloc_mw(first) && !ibv_dealloc_mw(second) && !ibv_dereg_mr(mr));
+	HOLD(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -284,6 +308,7 @@ int main(int argc, char **argv)
 	PROMISE(fields_of_completions);
 	PROMISE(domains_end_in_order);
 	PROMISE(states_and_their_events);
+	PROMISE(windows_are_bound_in_the_way_of_their_type);
 	HOLD(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;
 }

@@ -138,6 +138,23 @@ fn long_page_list_arrives_whole() {
 
 #[test]
 #[allow(unsafe_code)]
+fn mailboxes_of_a_long_command_that_is_given_up_stay_with_the_device() {
+    let (chip, device) = device();
+    // One page more than there are 4 KiB pages in 8 MiB: the list takes mailboxes of its own.
+    chip.state().skew = 0x1000;
+    let pd = Pd::alloc(&device).unwrap();
+    let mut memory = vec![0u8; 8 << 20];
+    let base = memory.as_mut_ptr();
+    let before = chip.blocks();
+    chip.state().lie = Some(Lie::Silent(Opcode::CreateMkey));
+    // SAFETY: the memory outlives the region.
+    let refused = unsafe { Mr::register(&pd, base, memory.len(), base as u64, AccessFlags::empty()) };
+    assert_eq!(refused.err().unwrap().errno(), libc::ETIMEDOUT);
+    assert_eq!(chip.blocks(), before + 1, "the device may still read the list");
+}
+
+#[test]
+#[allow(unsafe_code)]
 fn keys_change_their_variant() {
     let (_chip, device) = device();
     let pd = Pd::alloc(&device).unwrap();
@@ -172,6 +189,13 @@ fn memory_of_a_key_the_device_keeps_is_never_given_back() {
     chip.state().lie = Some(Lie::Refuse(Opcode::DestroyMkey, Status::BadResource, 1));
     assert_eq!(mr.deregister().unwrap_err().errno(), libc::EINVAL);
     assert_eq!(chip.state().mapped.len(), 1);
+    chip.state().lie = None;
+    // SAFETY: the memory outlives the region.
+    let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
+    // As with a window that is bound to the region.
+    chip.state().lie = Some(Lie::Refuse(Opcode::DestroyMkey, Status::ResBusy, 1));
+    drop(mr);
+    assert_eq!(chip.state().mapped.len(), 2);
 }
 
 #[test]

@@ -142,6 +142,16 @@ fn a_device_is_told_when_there_is_no_memory_for_it() {
 }
 
 #[test]
+fn pages_are_supplied_within_the_time_of_a_command() {
+    let hurried = OpenOptions { command_timeout: Duration::ZERO, ..options() };
+    let chip = Chip::new();
+    let error = Device::open(chip.opener(1), hurried).err().unwrap();
+    assert_eq!(error.errno(), libc::ETIMEDOUT);
+    assert!(error.to_string().contains("supply of"), "{error}");
+    assert_eq!(chip.blocks(), 0);
+}
+
+#[test]
 fn pages_are_waited_for_as_long_as_the_device_may_still_give_some() {
     let chip = Chip::new();
     // Longer than a busy machine could delay this thread.

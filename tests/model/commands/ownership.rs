@@ -1,13 +1,14 @@
 //! The rights to use objects: table limits, functions, user contexts, exited parties.
 
 use super::*;
-use devmodel::host::Party;
+use devmodel::{host::Party, state::GroupRow};
 use hwspec::{
-    cmd::{CmdOut, memic::*, srq::*},
+    cmd::{CmdOut, mcg::AttachToMcgIn, memic::*, srq::*},
     context::{AccessMode, ArmState, ServiceType, srq::XrcSrqContext},
     layout::Bits,
     pcie::MEMIC_BAR,
 };
+use ironverbs_tests::bed::Av;
 
 #[test]
 fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
@@ -97,6 +98,24 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
     assert_eq!(bed.name(0, Opcode::DestroyEq, 0, base.eqn).status(), Status::Ok, "no reference is left");
     assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+}
+
+#[test]
+fn memberships_of_groups_end_with_the_user_context_of_their_queue_pair() {
+    let mut bed = up();
+    let base = bed.base(0);
+    let uid = bed.uid(0);
+    let own = Base { pd: bed.pd_by(0, uid), uar: bed.uar_by(0, uid), ..base };
+    let cqn = bed.cq_by(0, uid, &own);
+    let made = bed.qp_reply(0, uid, &own, cqn, &|c| c.st(ServiceType::Ud));
+    assert_eq!(made.status(), Status::Ok);
+    let qpn = CreateQpOut::read(&made.output).qpn();
+    let attach = AttachToMcgIn::with(|s| s.qpn(qpn).multicast_gid(Av::group_gid(7)));
+    assert_eq!(bed.reply_to(0, Opcode::AttachToMcg, uid, attach.as_bytes(), 16).status(), Status::Ok);
+    let memberships = |bed: &Bed| bed.adapter.region().objects::<GroupRow>(0).count();
+    assert_eq!(memberships(&bed), 1);
+    assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, uid.into()).status(), Status::Ok);
+    assert_eq!(memberships(&bed), 0);
 }
 
 #[test]

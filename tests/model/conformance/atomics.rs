@@ -1,6 +1,7 @@
 //! Atomics, except for duplicates.
 
 use super::common::*;
+use devmodel::host::Party;
 
 /// Row 36: a misaligned atomic is an invalid request; memory is unchanged.
 #[test]
@@ -25,6 +26,18 @@ fn row_37_atomic_without_permission_is_an_access_error() {
         assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)).0, NAK_ACCESS, "{opcode:?}");
         assert_eq!(bed.bytes(on), [0; 64]);
     }
+}
+
+/// The program that owns the memory died a moment ago: the request is lost, as with a host that is switched off.
+#[test]
+fn an_atomic_on_memory_of_a_dead_program_is_lost() {
+    let (mut bed, peer, _) = foreign(64, Access::ALL);
+    let pd = bed.state(1).pd;
+    let on = bed.mr_with(1, 64, Access::ALL, pd, Some(Party(9)));
+    bed.kill(Party(9));
+    let pkt = Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(on.va, on.key, 1, 0).ack_req();
+    assert_eq!(bed.from_peer(peer, &pkt), []);
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
 
 /// Row 9: the effect of an atomic that is not a duplicate, on both sides.

@@ -34,6 +34,22 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     assert_eq!(bed.qp_state(a), QpState::Rts);
 }
 
+/// PRM, CQE: a QP with a user index has it in all its completions, on both sides and in errors.
+#[test]
+fn completions_carry_the_user_index_of_their_queue_pair() {
+    let mut bed = Bed::cx5();
+    let spec = |user_index| QpSpec { user_index, ..QpSpec::default() };
+    let (a, b) = bed.pair_of([spec(0x1234), spec(0x00_ffff)], path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    bed.post_recv(b, &[to.sge()]);
+    bed.post(a, &Wr::send(from.sge()));
+    let index = |bed: &mut Bed, cq| bed.poll_raw(cq).expect("a completion").srqn_uidx();
+    assert_eq!((index(&mut bed, a.send_cq), index(&mut bed, b.recv_cq)), (0x1234, 0xffff));
+    bed.post_recv(b, &[to.sge()]);
+    bed.to_err(b).expect("2ERR_QP");
+    assert_eq!(index(&mut bed, b.recv_cq), 0xffff);
+}
+
 /// Row 56: a moderated CQ raises an event after that many completions, or after its period if there are fewer.
 #[test]
 fn row_56_moderated_events_wait_for_company_or_time() {

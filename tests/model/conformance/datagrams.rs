@@ -1,7 +1,7 @@
 //! Datagrams: UD and the special QPs.
 
 use super::common::*;
-use devmodel::state::Counters;
+use devmodel::{host::Party, state::Counters};
 use hwspec::{
     context::ServiceType,
     cqe::RoceL3Type,
@@ -104,6 +104,19 @@ fn row_40_wrong_qkey_is_dropped_and_counted() {
     assert!(bed.one(b.recv_cq).is_ok());
     let frame = bed.take_frames().pop().expect("a frame");
     assert_eq!(frame.headers().deth().map(|d| (d.qkey(), d.src_qp().0)), Some((QKEY, a.qpn)));
+}
+
+/// The program that posted the receive died a moment ago: the datagram is dropped and counted.
+#[test]
+fn a_datagram_to_memory_of_a_dead_program_is_dropped() {
+    let (mut bed, a, b, from, _) = two(Bed::cx5());
+    let pd = bed.state(2).pd;
+    let to = bed.mr_with(2, 256, Access::LOCAL, pd, Some(Party(9)));
+    bed.post_recv(b, &[to.sge()]);
+    bed.kill(Party(9));
+    bed.post(a, &Wr::new(Op::Send, &[from.part(0, 8)]).to(bed.av(b, QKEY)));
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!((bed.completions(b.recv_cq), bed.counter(2, Counters::RxMalformed)), (vec![], 1));
 }
 
 /// Row 54: a datagram is lost if there is no receive or it is too short; the profile decides if the QP stays as it is or fails.

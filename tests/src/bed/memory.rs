@@ -136,27 +136,30 @@ impl Memory {
         self.get_mut(at, bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Finds the memory for a transfer of `rid` at `at`, if it is allowed.
-    fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
+    /// Finds the memory for a transfer of `rid` at `at`. Fails with `refused` if it is not allowed, or if its owner is dead.
+    fn reach(&mut self, rid: Rid, at: Iova, len: usize, refused: Abort) -> Result<(Iova, usize), Abort> {
         *self.transfers.entry(rid.0).or_default() += 1;
         if at / SPACE != u64::from(rid.0) + 1 {
-            return None;
+            return Err(refused);
         }
-        let found = self.find(at, len)?;
-        let owner = self.blocks[&found.0].owner;
-        owner.is_none_or(|p| p == self.party || !self.unreachable.contains(&p.0)).then_some(found)
+        let found = self.find(at, len).ok_or(refused)?;
+        match self.blocks[&found.0].owner {
+            Some(owner) if self.dead.contains(&owner.0) => Err(Abort::Gone),
+            Some(owner) if owner != self.party && self.unreachable.contains(&owner.0) => Err(refused),
+            _ => Ok(found),
+        }
     }
 }
 
 impl Bus for Memory {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        let (base, offset) = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
+        let (base, offset) = self.reach(rid, at, buf.len(), Abort::Source)?;
         buf.copy_from_slice(&self.blocks[&base].bytes[offset..offset + buf.len()]);
         Ok(())
     }
 
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        let (base, offset) = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
+        let (base, offset) = self.reach(rid, at, data.len(), Abort::Destination)?;
         let block = self.blocks.get_mut(&base).ok_or(Abort::Destination)?;
         block.bytes[offset..offset + data.len()].copy_from_slice(data);
         Ok(())

@@ -62,6 +62,8 @@ pub struct QpSpec {
     pub deth_sqpn: u32,
     /// Counter set.
     pub counter_set: u8,
+    /// Number that completions carry, 24 bits. All ones means none.
+    pub user_index: u32,
 }
 
 impl Default for QpSpec {
@@ -82,6 +84,7 @@ impl Default for QpSpec {
             block_loopback: false,
             deth_sqpn: 0,
             counter_set: 0,
+            user_index: 0xff_ffff,
         }
     }
 }
@@ -257,7 +260,7 @@ impl Bed {
             .cqn_snd(send_cq.cqn)
             .cqn_rcv(recv_cq.cqn)
             .dbr_addr(record)
-            .user_index(0xff_ffff);
+            .user_index(spec.user_index);
         if let Some(srq) = spec.srq {
             context.set().rq_type(1).srqn_rmpn_xrqn(srq.srqn);
         } else if spec.no_rq {

@@ -364,6 +364,19 @@ fn row_38_more_reads_than_there_are_resources_for_are_invalid() {
     assert_eq!(said[4].ack(), (FIRST + 4, NAK_INVALID));
 }
 
+/// A READ that comes while all resources are taken by READs that were answered takes the oldest, also if a duplicate of that waits for its
+/// reply: the requester asks for it again.
+#[test]
+fn row_38_a_read_takes_the_resource_of_the_oldest_that_was_answered() {
+    let (mut pair, places) = (Pair::new(), ReadResource::PER_QP as u32);
+    pair.theirs.responder.log_resources = places.ilog2() as u8;
+    (0..places).for_each(|i| _ = pair.ask(&read(FIRST + i, 0, 8)));
+    pair.theirs.take(&read(FIRST, 0, 8));
+    let said = pair.ask(&read(FIRST + places, 0, 8));
+    assert_eq!(said.iter().map(|packet| packet.psn).collect::<Vec<_>>(), [FIRST + places]);
+    assert!(pair.ask(&read(FIRST, 0, 8)).is_empty() && !pair.theirs.has_ended());
+}
+
 #[test]
 fn row_51_immediate_data_take_a_receive_with_the_length_of_the_reth() {
     let mut pair = Pair::new().receives(1, 0);
