@@ -5,6 +5,7 @@ mod conformance;
 mod driver_on_model;
 mod ethernet;
 mod infiniband;
+mod schedulers;
 mod snapshot;
 mod soak;
 mod stopped;

@@ -19,7 +19,7 @@ use crate::{
         Func, GROUP_ADDRESSES, GROUP_STRANGERS, Origin, Outlet, OutletRing, SlotPayload, Sync, WireRing,
         is_watched,
     },
-    wire::Verdict,
+    wire::pass,
 };
 use hwspec::wire::{
     Headers,
@@ -411,20 +411,7 @@ impl Runner {
         if at.capture(origin, whole) {
             return;
         }
-        let mut more = Vec::new();
-        let verdict = match &mut self.link {
-            Some(link) => link.transmit(from, whole, &mut more),
-            None => Verdict::Deliver,
-        };
-        let times = match verdict {
-            Verdict::Deliver => 1,
-            Verdict::Drop => 0,
-            Verdict::Duplicate => 2,
-        };
-        for _ in 0..times {
-            self.carry(at, origin, whole);
-        }
-        for frame in more {
+        for frame in pass(self.link.as_deref_mut(), from, whole) {
             self.carry(at, origin, &frame);
         }
     }

@@ -509,7 +509,7 @@ fn tell(watch: &mut Trace, event: &TraceEvent<'_>) {
 
 /// True if frames may be for agents within the adapter, which exist without a driver: on InfiniBand.
 #[cold]
-fn has_agents(config: &Config) -> bool {
+pub(super) fn has_agents(config: &Config) -> bool {
     config.link_layer == LinkLayer::Infiniband
 }
 

@@ -108,9 +108,6 @@ fn execute(w: &mut QpStage<'_, '_, '_>) {
         }
         return;
     }
-    if w.step.takes_turns {
-        return answer(w);
-    }
     let mut budget = w.room().min(w.step.quantum);
     if w.step.region.is_switched() {
         budget = rates::budget(w, budget);
@@ -124,6 +121,7 @@ fn execute(w: &mut QpStage<'_, '_, '_>) {
         return;
     }
     match w.q.requester.is_limited() {
+        _ if w.step.takes_turns => answer(w, budget),
         true => rates::take_limited_turn(w, budget, send),
         false => send(w, &mut budget),
     }
@@ -131,13 +129,12 @@ fn execute(w: &mut QpStage<'_, '_, '_>) {
 
 /// Sends the responses that the peer waits for; requests are sent in the next turn.
 #[cold]
-fn answer(w: &mut QpStage<'_, '_, '_>) {
+fn answer(w: &mut QpStage<'_, '_, '_>, mut budget: u32) {
     if !w.receives() || !w.is(ServiceType::Rc) {
         w.ready = true;
         return;
     }
     if responder::waiting(w) {
-        let mut budget = w.room().min(w.step.quantum);
         responder::run(w, &mut budget);
     }
     w.ready |= requester::waiting(w);

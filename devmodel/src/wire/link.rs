@@ -1,5 +1,7 @@
 //! Hook into the wire.
 
+use std::{borrow::Cow, iter::repeat_n};
+
 /// The verdict on a frame on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -21,4 +23,19 @@ pub trait Link: Send {
         let _ = frame;
         false
     }
+}
+
+/// The frames that come out of `link`, if there is one, after `whole` of function `from` has entered it.
+pub(crate) fn pass<'f>(
+    link: Option<&mut (dyn Link + 'static)>,
+    from: u8,
+    whole: &'f mut Vec<u8>,
+) -> impl Iterator<Item = Cow<'f, [u8]>> + use<'f> {
+    let mut more = Vec::new();
+    let times = match link.map(|link| link.transmit(from, whole, &mut more)) {
+        Some(Verdict::Drop) => 0,
+        None | Some(Verdict::Deliver) => 1,
+        Some(Verdict::Duplicate) => 2,
+    };
+    repeat_n(&**whole, times).map(Cow::Borrowed).chain(more.into_iter().map(Cow::Owned))
 }

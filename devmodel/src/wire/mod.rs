@@ -7,5 +7,6 @@ pub mod rules;
 
 pub(crate) use faults::CERTAIN;
 pub use faults::{Faults, FaultsError};
+pub(crate) use link::pass;
 pub use link::{Link, Verdict};
 pub use pcap::Capture;

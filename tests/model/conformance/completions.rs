@@ -47,6 +47,7 @@ fn completions_carry_the_user_index_of_their_queue_pair() {
     assert_eq!((index(&mut bed, a.send_cq), index(&mut bed, b.recv_cq)), (0x1234, 0xffff));
     bed.post_recv(b, &[to.sge()]);
     bed.to_err(b).expect("2ERR_QP");
+    bed.run();
     assert_eq!(index(&mut bed, b.recv_cq), 0xffff);
 }
 

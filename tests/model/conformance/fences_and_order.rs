@@ -61,8 +61,7 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
         let frames: Vec<Vec<u8>> = packets.iter().map(|pkt| peer.frame(pkt)).collect();
         for frame in &frames {
             // Nothing runs in between except what the arrival itself triggers.
-            let now = bed.now();
-            bed.runner.receive(&bed.adapter, &mut bed.memory, now, frame);
+            bed.receive(frame);
             if bed.has_completion(peer.qp.recv_cq) {
                 assert_eq!(bed.bytes(to), [round; 4 * MTU]);
             }

@@ -59,6 +59,7 @@ impl Bed {
     /// Writes `width` bytes of configuration space: 1, 2 or 4.
     pub fn config_write(&mut self, fid: u8, offset: usize, width: usize, value: u32) {
         self.adapter.config_write(&mut self.runner, &mut self.memory, self.now, fid, offset, width, value);
+        self.written(fid);
     }
 
     /// Reads a register of BAR0.
@@ -68,12 +69,18 @@ impl Bed {
 
     /// Writes a register of BAR0.
     pub fn write32(&mut self, fid: u8, offset: u64, value: u32) {
-        self.adapter.bar_write32(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
+        if !self.rings(fid, offset, value.into(), true) {
+            self.adapter.bar_write32(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
+            self.written(fid);
+        }
     }
 
     /// Writes 8 bytes of BAR0.
     pub fn write64(&mut self, fid: u8, offset: u64, value: u64) {
-        self.adapter.bar_write64(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
+        if !self.rings(fid, offset, value, false) {
+            self.adapter.bar_write64(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
+            self.written(fid);
+        }
     }
 
     /// Returns the offset in BAR0 of `register` in the function's UAR.

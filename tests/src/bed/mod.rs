@@ -5,6 +5,7 @@
 //! and doorbells, results as raw CQEs and EQEs. A bed therefore tests the model by what a driver would see, and two beds with the same
 //! inputs behave identically, bit for bit.
 
+mod clock;
 mod command;
 mod datagram;
 mod ethernet;
@@ -19,6 +20,7 @@ mod resize;
 mod snapshot;
 mod wire;
 
+pub use clock::SCHEDULER;
 pub use command::{CommandError, Cqe, MAILBOX_STRIDE, Reply};
 pub use datagram::{Av, Umr};
 pub use ethernet::{Nic, RxQueue, Send, USER_INDEX};
@@ -36,6 +38,7 @@ pub use qp::{EXPECTS, Path, Qp, QpSpec, SENDS, opt};
 pub use snapshot::Saved;
 pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, rewrite};
 
+use clock::Scheduler;
 use devmodel::{
     Adapter, Announcement, Config, Conformance, LinkLayer,
     engine::Runner,
@@ -69,6 +72,7 @@ pub struct Bed {
     pub runner: Runner,
     /// The machine around the chip.
     pub memory: Memory,
+    scheduler: Scheduler,
     wire: SharedWire,
     now: u64,
     functions: BTreeMap<u8, FunctionState>,
@@ -79,12 +83,14 @@ impl Bed {
     /// Creates a small adapter that was just powered on, with only the PF. Time starts at one second, so that no time is 0.
     pub fn new(config: Config) -> Self {
         let mut memory = Memory::default();
+        let config = Scheduler::adjusted(config);
         let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut memory);
         let wire = SharedWire::default();
         let mut runner = Runner::new();
         runner.set_link(Some(Box::new(wire.clone())));
         let bed = Self {
             adapter,
+            scheduler: Scheduler::chosen(&config, &mut runner, &wire, S),
             runner,
             memory,
             wire,
@@ -114,6 +120,9 @@ impl Bed {
     /// Keeps frames within the region, with payload by reference, as on a node: nothing is captured and no fault plan applies.
     pub fn unwatched(&mut self) {
         self.runner.set_link(None);
+        if let Scheduler::Costed(timed) = &mut self.scheduler {
+            timed.set_link(None);
+        }
     }
 
     /// Returns the wire.
@@ -143,11 +152,6 @@ impl Bed {
                 return;
             }
         }
-    }
-
-    fn round(&mut self) -> bool {
-        let Self { adapter, runner, memory, now, wire, .. } = self;
-        round(adapter, runner, memory, *now, wire)
     }
 
     /// Stops party `party` while it holds function `fid`.
@@ -182,7 +186,13 @@ impl Bed {
 
     /// Returns the next time at which the chip or the wire has work, in picoseconds.
     pub fn next_timer(&mut self) -> Option<u64> {
-        next_timer(&self.adapter, &mut self.memory, &self.wire)
+        self.settle();
+        match &mut self.scheduler {
+            Scheduler::Costed(timed) => {
+                timed.next(&self.adapter).into_iter().chain(self.wire().next_arrival()).min()
+            }
+            _ => next_timer(&self.adapter, &mut self.memory, &self.wire),
+        }
     }
 
     /// Runs, advances to the next timer or delayed frame, and runs again. Returns false if there was none.
@@ -224,12 +234,15 @@ impl Bed {
 
     fn set_now(&mut self, now: u64) {
         self.now = now;
+        if let Scheduler::Costed(timed) = &mut self.scheduler {
+            timed.begin(now);
+        }
         self.wire().now = now;
     }
 
     /// Delivers a complete frame from outside.
     pub fn inject(&mut self, frame: &[u8]) {
-        self.runner.receive(&self.adapter, &mut self.memory, self.now, frame);
+        self.receive(frame);
         self.run();
     }
 
@@ -241,6 +254,7 @@ impl Bed {
     /// Tells the administrator of the subnet what the other adapters announce.
     pub fn learn(&mut self, others: &[Announcement]) {
         assert!(self.runner.learn(&self.adapter, &mut self.memory, self.now, others));
+        self.written(0);
         self.run();
     }
 

@@ -1,6 +1,6 @@
 //! A snapshot of a bed: the chip's region, the memory around it, the wire and the clock.
 
-use super::{Bed, FunctionState, Memory, SharedWire, Wire, objects::Queues};
+use super::{Bed, FunctionState, Memory, Scheduler, SharedWire, Wire, objects::Queues};
 use devmodel::{
     Adapter, Config,
     engine::Runner,
@@ -47,6 +47,7 @@ impl Bed {
         let mut runner = Runner::new();
         runner.set_link(Some(Box::new(wire.clone())));
         Self {
+            scheduler: Scheduler::chosen(&saved.config, &mut runner, &wire, saved.now),
             adapter: Adapter::attach(Region::restore(&saved.region), saved.config),
             runner,
             memory: saved.memory.clone(),

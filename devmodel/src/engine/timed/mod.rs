@@ -26,6 +26,7 @@ use crate::{
     mlx5::{Job, Step, rates, step::Buffers},
     region::{Func, Lookup, Lookups, TimerKind},
     transport::Timer,
+    wire::Link,
 };
 use std::collections::BTreeMap;
 
@@ -125,6 +126,8 @@ pub struct Timed<'w, T> {
     pub(crate) mirror: Option<Mirror<'w>>,
     /// A copy of the e-switch's settings, used if its manager has made any.
     switch: Switch,
+    /// An observer of all frames, which then travel as bytes.
+    link: Option<Box<dyn Link>>,
     /// The network between the cards, if it is more than the profile's wire.
     network: Option<Network>,
     /// The fault plan in progress.
@@ -152,6 +155,7 @@ impl<T> Timed<'_, T> {
             spans: Spans::default(),
             mirror: None,
             switch: Switch::default(),
+            link: None,
             network: None,
             injector: None,
         }
@@ -166,6 +170,16 @@ impl<T> Timed<'_, T> {
     pub fn found(&mut self) -> Option<FaultReport> {
         let injector = self.injector.take()?;
         Some(FaultReport { hits: injector.hits, timeline: injector.timeline })
+    }
+
+    /// Behaves as `config` says, and not as the profile's card.
+    pub fn behave(&mut self, config: Config) {
+        self.behaviour = Some(config);
+    }
+
+    /// Sets an observer of every frame that is sent.
+    pub fn set_link(&mut self, link: Option<Box<dyn Link>>) {
+        self.link = link;
     }
 
     /// The loads of the units of each card.
@@ -313,26 +327,31 @@ impl<T> Timed<'_, T> {
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         (step.careful, step.posted, step.quantum) = (true, posted, quantum);
         step.takes_turns = !task.sends();
-        if let Job::Timeout { .. } = job {
-            // Those that the stages arm come later.
+        // Without bus mastering, nothing is received or sent, and timers wait.
+        let awake = func.function().may_dma();
+        if matches!(job, Job::Timeout { .. }) && awake {
+            // Those that the stages arm come later, and need an event of their own even if they are for the same time.
+            self.timer.entry(fid).and_modify(|known| *known = known.filter(|at| *at > now));
             let due: Vec<_> = std::iter::from_fn(|| func.take_timer(now)).collect();
             for (qp, kind) in due {
                 dispatch(&Job::Timeout { qp, kind }, &mut func, &mut step);
             }
-        } else {
+        } else if matches!(job, Job::Arrive) && !awake && !runner::has_agents(step.config) {
+            func.take_front();
+        } else if !matches!(job, Job::Timeout { .. }) {
             dispatch(job, &mut func, &mut step);
         }
         let reads = step.reads;
         self.lookups = lookups.take();
         let cause = self.cards[here].look_up(&mut self.spans, (fid, &self.lookups), cause);
         // A QP with more to send continues in its next turn.
-        while let Some(job) = func.take_ready().map(ready_job) {
+        while let Some(job) = if awake { func.take_ready().map(ready_job) } else { None } {
             self.submit(cause, fid, job);
         }
         if adapter.region().is_switched() {
             rates::sent(&mut func, now, self.buffers.bytes());
         }
-        let timer = func.next_timer();
+        let timer = if awake { func.next_timer() } else { None };
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
             self.begin_timer(fid, at);
         }

@@ -13,9 +13,10 @@ use crate::{
         spans::{Cause, Part},
     },
     mlx5::{Frame, Job, Payload},
+    wire::pass,
 };
 use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested, lrh::VCRC_SIZE, pad};
-use std::collections::VecDeque;
+use std::{borrow::Cow, collections::VecDeque};
 
 /// A frame between two functions.
 #[derive(Clone)]
@@ -34,6 +35,11 @@ impl Flight {
     /// A frame of `from`, which has left its port at `cause`.
     fn new(frame: Frame, bytes: Vec<u8>, from: u8, cause: Cause) -> Self {
         Self { frame, bytes, from, cause, whole: None, number: None }
+    }
+
+    /// A whole frame, which is nothing but bytes.
+    fn of_bytes(whole: Vec<u8>, from: u8, cause: Cause) -> Self {
+        Self { whole: Some(whole), ..Self::new(Frame::new(Payload::Empty), Vec::new(), from, cause) }
     }
 
     /// Its headers, if it belongs to the transport.
@@ -108,14 +114,15 @@ impl<T> Timed<'_, T> {
         let mut last = None;
         for (start, len) in std::mem::take(&mut self.buffers.raw) {
             let whole = self.buffers.staged.get(start as usize..(start + len) as usize);
-            let (whole, len) = (whole.unwrap_or_default().to_vec(), u64::from(len));
+            let (mut whole, len) = (whole.unwrap_or_default().to_vec(), u64::from(len));
             let out = Outgoing { made: Made::Read, frame: len, data: len, piece: None };
             let sent = self.depart(at, fid, (&whole, 0), cause, out);
             last = Some(sent);
             if let Some(mirror) = &mut self.mirror {
                 mirror.frame(sent.at, whole.clone());
             }
-            self.share(at, len, Flight::new(Frame::new(Payload::Empty), Vec::new(), fid, sent), &whole);
+            let flight = Flight::of_bytes(Vec::new(), fid, sent);
+            self.share(at, len, flight, &mut whole);
         }
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in out.iter() {
@@ -123,8 +130,9 @@ impl<T> Timed<'_, T> {
             let sent = self.depart(at, fid, (frame.head(), frame.payload.len()), cause, out);
             last = Some(sent);
             let (to, mut whole) = (at.adapter.owner(frame.head()), Vec::new());
-            let sealed = (to.is_none() || self.mirror.is_some())
-                && seal(at, fid, frame, &self.buffers.staged, &mut whole).is_ok();
+            let watched = self.mirror.is_some() || self.link.is_some();
+            let sealed =
+                (to.is_none() || watched) && seal(at, fid, frame, &self.buffers.staged, &mut whole).is_ok();
             if let Some(mirror) = self.mirror.as_mut().filter(|_| sealed) {
                 mirror.frame(sent.at, whole.clone());
             }
@@ -136,9 +144,9 @@ impl<T> Timed<'_, T> {
             }
             let flight = Flight::new(frame, staged, fid, sent);
             match to {
-                Some(to) => self.send_off(at, (to, out.frame, Box::new(flight))),
-                None if sealed => self.share(at, out.frame, flight, &whole),
-                None => {}
+                Some(to) if self.link.is_none() => self.send_off(at, (to, out.frame, Box::new(flight))),
+                _ if sealed => self.share(at, out.frame, flight, &mut whole),
+                _ => {}
             }
         }
         out.clear();
@@ -166,13 +174,35 @@ impl<T> Timed<'_, T> {
         self.cards[here].send(&mut self.spans, cause, out)
     }
 
-    /// Delivers a whole frame to each of its destinations, with its tags changed for each. There are no destinations outside.
+    /// Delivers a whole frame past the link to each of its destinations, with its tags changed for each. Only a link leads outside.
     #[cold]
-    fn share(&mut self, at: &mut At<'_>, bytes: u64, flight: Flight, whole: &[u8]) {
-        let ways = self.switch.ways(at.adapter, Some(flight.from), whole);
-        for (to, tags) in ways.into_iter().filter_map(|(to, tags)| Some((to?, tags))) {
-            let one = Flight { whole: Some(tags.changed(whole)), ..flight.clone() };
-            self.send_off(at, (to, bytes, Box::new(one)));
+    fn share(&mut self, at: &mut At<'_>, bytes: u64, flight: Flight, whole: &mut Vec<u8>) {
+        for frame in pass(self.link.as_deref_mut(), flight.from, whole) {
+            for (to, tags) in self.switch.ways(at.adapter, Some(flight.from), &frame) {
+                let whole = tags.changed(&frame);
+                match (to, &mut self.link) {
+                    (Some(to), _) => {
+                        let flight = match frame {
+                            Cow::Borrowed(_) => flight.clone(),
+                            // One that the link held back.
+                            Cow::Owned(_) => Flight::of_bytes(Vec::new(), flight.from, flight.cause),
+                        };
+                        self.send_off(at, (to, bytes, Box::new(Flight { whole: Some(whole), ..flight })));
+                    }
+                    (None, Some(link)) => _ = link.leave(&whole),
+                    (None, None) => {}
+                }
+            }
+        }
+    }
+
+    /// Receives a whole frame from outside, now.
+    pub fn receive_external(&mut self, adapter: &Adapter, whole: &[u8]) {
+        let now = self.schedule.now();
+        for (to, tags) in self.switch.ways(adapter, None, whole) {
+            let Some(to) = to else { continue };
+            let flight = Flight::of_bytes(tags.changed(whole), to, Cause::new(now));
+            self.schedule.at(now, What::Frame(to, Box::new(flight)));
         }
     }
 
