@@ -106,7 +106,7 @@ fn path_of(w: &QpStage<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
     })
 }
 
-/// Sends a packet on `path`, whose end is from now on the latest destination.
+/// Sends a packet on `path` and records its end as the latest destination.
 pub(super) fn send(
     w: &mut QpStage<'_, '_, '_>,
     path: &Path,

@@ -17,7 +17,7 @@ use hwspec::eqe::{Eqe, EventType, PortChange, PortEvent, VportEvent};
 /// `FunctionRow::vport_admin_state`, and `VportRow::admin_state` less one: down.
 const DOWN: u32 = 0;
 
-/// Handles a note about vport `vport`, received by its function or by the manager, or that groups of the function have changed.
+/// Handles a note: vport `vport` changed (its function and the manager get these), or groups of the function did.
 pub(crate) fn noted(func: &mut Func<'_>, config: &Config, vport: u8) {
     if vport == subnet::REREGISTER {
         port_event(func, PortChange::ClientRereg);
@@ -53,7 +53,7 @@ pub(crate) fn is_held_down(func: &Func<'_>) -> bool {
     func.region().vport(func.fid()).admin_state == DOWN + 1
 }
 
-/// Raises the link, unless the manager holds it down, or takes it down.
+/// Takes the link up or down. The manager may hold it down.
 pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
     set_port(func, up && !is_held_down(func));
 }

@@ -49,7 +49,7 @@ pub(crate) fn shared(w: &QpStage<'_, '_, '_>) -> Option<SrqRow> {
     w.func.get::<SrqRow>(w.receiver.srqn).filter(|_| w.q.has(QpFlags::HAS_SRQ)).copied()
 }
 
-/// Returns the WQE taken from the shared queue since it was as `before`.
+/// Returns the WQE taken from the shared queue, whose state before that was `before`.
 pub(crate) fn give_back(w: &mut QpStage<'_, '_, '_>, before: Option<SrqRow>) {
     if let (Some(before), Some(row)) = (before, w.func.get_mut::<SrqRow>(w.receiver.srqn)) {
         *row = before;

@@ -115,7 +115,7 @@ impl Responses for QpStage<'_, '_, '_> {
         let at = rx.va.wrapping_add(rx.done.into());
         match self.resolve_key(self.receiver.pd, (rx.rkey, at), packet.len, access::REMOTE_WRITE) {
             Ok(()) => place(self, packet, Refusal::ACCESS),
-            // The packet of the train that is refused and counted is determined when they are handled one by one.
+            // Handling the packets one by one finds the one to refuse and count.
             Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
             Err(_) => Err(transport::access(self)),
         }

@@ -296,7 +296,7 @@ pub struct Step<'a> {
     pub(crate) refused: bool,
     /// Set by a stage that must not continue before the frames sent so far have been delivered.
     pub yielded: bool,
-    /// Set with [`yielded`](Self::yielded) if this runner cannot bring about that there is work to do: a link must take frames.
+    /// Set with [`yielded`](Self::yielded) if only a link that takes frames can let the work continue.
     pub paused: bool,
     /// Set by a stage with effects that the next job must see: commit after this job.
     pub settle: bool,

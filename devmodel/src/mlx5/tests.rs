@@ -63,7 +63,7 @@ fn connected_outside() -> (Rig, Runner, u8) {
     (rig, runner, near)
 }
 
-/// Like a port that pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
+/// As under priority flow control (IEEE 802.1Qbb), packets that do not fit stay at the sender.
 #[test]
 fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
     let (mut rig, mut runner, near) = connected_outside();
@@ -100,7 +100,7 @@ fn a_connection_that_the_uplink_pauses_is_not_tried_again_and_again() {
 /// A host with an adapter beside this one, which takes all frames.
 struct Joined<'a> {
     machine: &'a mut FlatMachine,
-    /// Payload bytes that it took.
+    /// Payload bytes taken so far.
     taken: usize,
 }
 
@@ -145,7 +145,7 @@ fn frames_to_an_adapter_beside_this_one_do_not_overtake_those_in_the_uplink() {
     uplink.set_carried(false);
     runner.run(adapter, &mut host, 1, near);
     assert_eq!((host.taken, uplink.waits()), (8192, false));
-    // An uplink that does not become idle, because its holder is stopped or others fill it, is not waited for.
+    // A sender does not wait for an uplink that stays busy because its holder is stopped or other senders fill it.
     rig.post_send(0, WqeOpcode::RdmaWrite, 8192, 0, true);
     let job = rig.doorbell(0);
     let Rig { adapter, machine, .. } = &mut rig;

@@ -25,7 +25,7 @@ pub(crate) struct QpStage<'a, 'r, 'h> {
     /// QP index.
     pub qp: u32,
     pub q: Held<'r, QpRow>,
-    /// Where requests of the peer go: for XRC, as the current one says.
+    /// The destination of the peer's requests; for XRC, the one that the current request names.
     pub receiver: Receiver,
     /// Put the QP in the ready ring afterwards.
     pub ready: bool,
@@ -207,7 +207,7 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
         let beside = if uplink_only { None } else { self.step.host.room_beside(self.q.path.dmac) };
         match beside {
             Some(free) if uplink.is_idle() => return self.room_in_ring(free),
-            // Frames in the uplink must not be overtaken, and once it is idle there is a faster way.
+            // Frames in the uplink must not be overtaken. Once it is idle, the direct way is faster.
             Some(_) if uplink.is_idle_soon(self.step.now) => return 0,
             _ => {}
         }
