@@ -61,7 +61,7 @@ pub struct Dcqcn {
     pub rpg_ai_rate: u32,
     /// Hyper increase of the target, once increases by bytes and by time have both exceeded the threshold, Mb/s.
     pub rpg_hai_rate: u32,
-    /// Unused rate of this period, us, may be made up for: a busy host wakes up late.
+    /// Period, us, whose unused rate may be made up for, because a busy host wakes up late.
     pub burst: u32,
 }
 

@@ -56,7 +56,7 @@ pub struct Requester {
 impl Requester {
     /// In `flags`: a gap in the responses was noticed and the requester went back; further gaps are ignored until there is progress.
     const GAP: u8 = 2;
-    /// In `flags`: the peer notified of congestion, and the previous rate has not been reached again.
+    /// In `flags`: congestion control limits the rate, since a notification from the peer.
     const LIMITED: u8 = 4;
 
     /// Starts sending at `psn`.

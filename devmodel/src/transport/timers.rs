@@ -8,8 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub enum Timer {
     /// The oldest request is not acknowledged (IBTA 9.7.6.1.3).
     Ack,
-    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8). Without a meaning to the transport once the connection is in
-    /// error.
+    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8). The transport ignores it once the connection is in error.
     Rnr,
 }
 

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 /// Maximum number of packets in flight in one direction: further packets are sent later.
 const IN_FLIGHT: usize = 3;
-/// Bytes between the addresses of two messages at the responder: more than the longest has.
+/// Bytes between the addresses of two messages at the responder, more than the longest message has.
 const APART: u64 = 3 * MTU as u64;
 
 /// A receive that any message fits.
@@ -159,7 +159,7 @@ impl Endpoints {
         self.responder.refused.is_some()
     }
 
-    /// Checks that every message took effect once and in order, as far as it did, and that none completed that did not.
+    /// Checks that messages took effect at most once and in order, and that a message completed only if it did.
     pub(super) fn check_effects(&self) {
         let (executed, brought) = (&self.responder.executed, &self.requester.brought);
         assert!(

@@ -1,4 +1,4 @@
-//! The transport must not depend on the adapter that carries it out.
+//! The transport must not depend on the adapter that runs it.
 
 use std::{
     fs,

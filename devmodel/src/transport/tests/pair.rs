@@ -163,7 +163,7 @@ pub(super) struct End {
     /// The peer's rights to memory, by [`KEY`].
     pub granted: Rights,
     pub checks_ahead: bool,
-    /// False once memory that was read is gone.
+    /// False once the memory that READs refer to is unmapped.
     pub is_there: bool,
     pub receives: Vec<Receive>,
     /// Bytes received in each receive.
