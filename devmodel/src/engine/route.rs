@@ -33,7 +33,7 @@ use std::sync::atomic::{
 };
 use sync::laboratory::{Site, step};
 
-/// The adapter that a runner works on, on whose behalf, and when.
+/// The adapter that a runner works on, the host that it works for, and the time.
 pub(super) struct At<'a> {
     pub(super) adapter: &'a Adapter,
     pub(super) host: &'a mut dyn Host,
@@ -437,9 +437,9 @@ impl Runner {
         }
     }
 
-    /// Takes a frame that the runner of an adapter [beside](crate::host::Parties::deliver_beside) this one has built, as one of a function
-    /// of this adapter. Its receiver is [due](Self::take_due) afterwards. Returns false if the frame must come by the link: its receiver
-    /// is not known by the address alone, or something observes the wire.
+    /// Takes a frame that the runner of an adapter [beside](crate::host::Parties::deliver_beside) this one has built, as if a function of
+    /// this adapter had sent it. Its receiver is [due](Self::take_due) afterwards. Returns false if the frame must go over the link,
+    /// because the address alone does not identify its receiver, or something observes the wire.
     pub fn accept(
         &mut self,
         adapter: &Adapter,

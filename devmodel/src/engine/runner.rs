@@ -37,7 +37,7 @@ pub struct Runner {
     pub(super) inline: InlineFrames,
     /// A copy of the e-switch's settings, used if its manager has made any.
     pub(super) switch: Switch,
-    /// The polled function that frames were last left to: further frames go into its ring without asking the host first.
+    /// The polled function that got the latest frames: further frames go into its ring without asking the host first.
     pub(super) polled: Option<u8>,
 }
 
@@ -127,7 +127,7 @@ impl Runner {
     #[cold]
     fn complete_held(&mut self, at: &mut At<'_>, fid: u8) -> FunctionSet {
         let region = at.adapter.region();
-        // Endless patience does not run out.
+        // `Patience::Endless` never runs out.
         let locked = purge_frames(region, at.host, fid, Patience::Endless).unwrap_or_default();
         let mut func = Func::lock(region, fid, at.host);
         self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
@@ -254,8 +254,8 @@ impl Runner {
         }
     }
 
-    /// Takes the bitmap of functions that still have work after the last call's budget, to be run again. They may be
-    /// functions that no other party looks after.
+    /// Takes the bitmap of functions that still have work after the last call's budget, to be run again. Some may have no other party to
+    /// run them.
     #[inline]
     pub fn take_due(&mut self) -> FunctionSet {
         std::mem::take(&mut self.due)

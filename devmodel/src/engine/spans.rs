@@ -83,7 +83,7 @@ named! {
     Acknowledge = (Unit::Rxs, "makes the acknowledgement"),
     /// Other packets occupy the port or have priority.
     WaitPort = (Unit::Port, "waits for the port"),
-    /// Transmission of the bits that remain when the packet's data is there.
+    /// Transmission of the bits that remain once all data of the packet has arrived.
     Bits = (Unit::Port, "bits that were not out before"),
     /// Propagation over cables.
     Cable = (Unit::Wire, "cables"),

@@ -162,7 +162,7 @@ impl<T> FaultInjector<T> {
                 && fault.message.is_none_or(|one| Some(one) == message)
                 && fault.after_us.is_none_or(|at| us >= at)
                 && fault.before_us.is_none_or(|at| us < at);
-            // By chance a frame that is dropped or held back has no further faults.
+            // In a plan by chance, a frame that is dropped or held back gets no further faults.
             let settled =
                 headers.is_none() && (effects.lost || effects.behind > 0) && fault.kind != FaultKind::Delay;
             if !is || settled {

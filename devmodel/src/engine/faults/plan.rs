@@ -101,7 +101,7 @@ impl FaultPlan {
         Self { file: String::new(), faults: Vec::new(), seed }
     }
 
-    /// The plan that `faults` are short for; `which` distinguishes several wires with the same faults.
+    /// The plan that `faults` abbreviate; `which` distinguishes several wires with the same faults.
     pub(super) fn by_chance(faults: &Faults, which: u32) -> Self {
         let Faults { drop, duplicate, reorder, corrupt, delay, seed } = *faults;
         let late = if delay == 0 { 0 } else { CERTAIN };

@@ -72,7 +72,8 @@ pub struct Scenario {
     pub mtu: u16,
     /// Bytes of a message: a longer flow has several, of which [`Scenario::UNDER_WAY`] are outstanding.
     pub message: u64,
-    /// Every so many messages one requests a completion; at most the number of outstanding messages. The last message does in any case.
+    /// Interval in messages between those that request a completion; at most the number of outstanding messages. The last message always
+    /// requests one.
     pub moderation: u64,
     /// Time limit of the run, in picoseconds.
     pub until: Option<Ps>,

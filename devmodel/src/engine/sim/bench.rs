@@ -25,7 +25,7 @@ enum Seen {
     Free(usize),
 }
 
-/// A program: it posts and polls, one thing after the other.
+/// A program, which does one thing at a time: it posts or polls.
 #[derive(Default)]
 struct Program {
     /// Its queue pairs' sides.

@@ -70,7 +70,7 @@ pub struct Plan {
     pub iters: u32,
     /// Outstanding messages per queue pair (`-t`).
     pub depth: u32,
-    /// Every so many messages one requests a completion (`-Q`); at most the depth.
+    /// Interval in messages between those that request a completion (`-Q`); at most the depth.
     pub moderation: u32,
     /// Queue pairs of each program (`-q`).
     pub qps: u32,

@@ -127,8 +127,8 @@ fn a_bandwidth_never_falls_while_messages_get_longer() {
     }
 }
 
-/// The time of a message in nanoseconds, from depth and throughput (Little's law). The number of messages is a multiple of the depth,
-/// because the last ones would count as slow if they were fewer.
+/// The time of a message in nanoseconds, from depth and throughput (Little's law). The number of messages is a multiple of the depth; a
+/// last, smaller batch would count as slow.
 fn under_way(plan: &Plan, depth: u32) -> f64 {
     let plan = Plan { depth, moderation: 1, iters: 120 * depth, ..plan.clone() };
     f64::from(depth) * f64::from(plan.bytes) * 8.0 / gbps(&plan)

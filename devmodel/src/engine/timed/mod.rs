@@ -45,7 +45,7 @@ impl Task {
         Self { cause, job, posted: None, fid }
     }
 
-    /// The queue pair that the task sends on, if it does.
+    /// The queue pair that the task sends on; `None` if it sends nothing.
     fn queue(&self) -> Option<u32> {
         match self.job {
             Job::Doorbell { qpn, .. } => Some(qpn),
@@ -267,7 +267,7 @@ impl<T> Timed<'_, T> {
         };
         while self.schedule.peek().is_some_and(|(at, what)| is_stopped(at, what)) {
             if let Some(What::Job(Task { fid, .. })) = self.schedule.drop_next() {
-                // A timer started since then needs an event of its own.
+                // A timer started since then needs another event.
                 let next = adapter.region().timer_hint(fid, self.schedule.now());
                 self.timer.insert(fid, next);
                 if let Some(at) = next {
