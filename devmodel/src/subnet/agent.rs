@@ -28,7 +28,7 @@ const MANAGEMENT_LANE: u8 = 15;
 /// Hop limit of a packet that stays in the subnet.
 pub(super) const HOP_LIMIT: u8 = 0xff;
 
-/// Takes a packet that came to the port of `func`, if its agents are to have it: false if not.
+/// Handles a packet that came to the port of `func`. Returns false if it is not for the agents of the port.
 #[cold]
 pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>) -> bool {
     let Some(lrh) = packet.headers.lrh() else { return false };
@@ -45,7 +45,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
     let header = MadHeader::from_bytes(prefix(&mad));
     let own = match qpn {
         0 => func.function().special_qp[0] == 0,
-        // Performance management is the chip's: a driver's QP1 hears of its answers only.
+        // The chip does performance management: a driver's QP1 gets only answers of that class.
         _ => complete && header.mgmt_class() == MgmtClass::Perf && header.method().answer().is_some(),
     };
     if !to_switch && !own {
@@ -61,7 +61,8 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         return true;
     }
     let asked = packet.headers.bth().pkey();
-    // IBTA 9.6.1.4: QP1 is in the partitions of its port. An answer has the port's own P_Key, for limited members hear full ones only.
+    // IBTA 9.6.1.4: QP1 is in the partitions of its port. An answer has the port's own P_Key, because limited members accept only full
+    // members.
     let pkey = match qpn {
         1 if to_switch => Some(DEFAULT_PKEY).filter(|own| IbPort::is_same_partition(*own, asked)),
         1 => func.function().ib.pkey_for(asked),
@@ -93,7 +94,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
             }
         }
         0 => {
-            // The switch has looked at packets that it sent on along a directed route.
+            // The switch has already checked packets that it forwarded along a directed route.
             let from = identity::fid_of_lid(node_id, lrh.slid()).map(Neighbour::Function);
             let may_set = lrh.slid() == PERMISSIVE_LID || switch::may_set(from, func.fid());
             if header.method() == Method::Set && !may_set {
@@ -132,7 +133,7 @@ fn own_smp(func: &mut Func<'_>, config: &Config, request: &Mad) -> Option<Mad> {
     super::local::local(func, config, packet.as_bytes(), false)
 }
 
-/// How an answer goes back.
+/// The path and the addresses of an answer.
 pub(super) struct Back {
     pub route: Route,
     /// The special QP that answers.

@@ -12,7 +12,7 @@ use hwspec::{
 
 impl Adapter {
     /// True if an InfiniBand frame that came over a link may enter: it is from another adapter, for one of this adapter's ports or a group,
-    /// and changes nothing. The sender's LID is believed from here on: what it may ask for depends on it.
+    /// and changes nothing. From here on the sender's LID is trusted, and decides what the sender may request.
     pub fn admits(&self, frame: &[u8]) -> bool {
         let own = self.config().node_id;
         let Ok(headers) = Headers::parse_route(frame, frame.len()) else { return false };

@@ -1,4 +1,4 @@
-//! Multicast groups of the subnet: who is in them, and what they are like (IBTA 15.2.5.17, o15-0.2.2).
+//! Multicast groups of the subnet: their members and their properties (IBTA 15.2.5.17, o15-0.2.2).
 
 use super::{
     Asked, Subnet,
@@ -29,11 +29,11 @@ use hwspec::{
 };
 use std::collections::BTreeSet;
 
-/// Q_Key of the IPoIB broadcast group where nobody chose one, as OpenSM has it.
+/// Q_Key of the IPoIB broadcast group unless a request chooses one; OpenSM has the same default.
 const IPOIB_QKEY: u32 = 0x0b1b;
 /// Components of the packet lifetime.
 const LIFE: u64 = LIFE_TIME_SELECTOR | LIFE_TIME;
-/// The bit of full members in a P_Key, which a group's has.
+/// The full-member bit of a P_Key; the P_Key of a group has it set.
 const FULL_MEMBER: u16 = 0x8000;
 /// Signature of IPoIB over IPv4 in an MGID (RFC 4391, 4).
 const IPOIB_IPV4: [u8; 2] = [0x40, 0x1b];
@@ -56,9 +56,9 @@ fn named(region: &Region, asked: &Asked<McMemberRecord>) -> Option<u32> {
 
 const _: () = assert!(SUBNET_GROUPS < 0x3fff);
 
-/// Groups a port leaves between two commits.
+/// Number of groups that a port leaves between two commits.
 const CHUNK: usize = 16;
-/// Groups a port may keep alive: one that asks for more than its share leaves some to others.
+/// Number of groups that one port may keep alive, so that it cannot use up all of them.
 const SHARE: usize = SUBNET_GROUPS / 4;
 
 fn bit(fid: u8) -> (usize, u64) {
@@ -111,7 +111,7 @@ fn record(row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) -> McMemberR
     })
 }
 
-/// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).
+/// The groups that match, without their members: only the administrator's own port may see those (IBTA 15.4.1.2).
 pub(super) fn query(region: &Region, asked: &Asked<McMemberRecord>) -> Vec<Vec<u8>> {
     let matching = all(region).filter(|(_, row)| {
         (!asked.has(MGID) || row.mgid == asked.want.mgid())
@@ -121,7 +121,7 @@ pub(super) fn query(region: &Region, asked: &Asked<McMemberRecord>) -> Vec<Vec<u
     matching.map(|(_, row)| record(&row, [0; 16], 0).bytes().to_vec()).collect()
 }
 
-/// True if the properties asked for are the group's.
+/// True if the group has the requested properties.
 fn fits(row: &SubnetGroupRow, asked: &Asked<McMemberRecord>) -> bool {
     let want = &asked.want;
     let is = |bit: u64, same: bool| !asked.has(bit) || same;
@@ -136,8 +136,8 @@ fn fits(row: &SubnetGroupRow, asked: &Asked<McMemberRecord>) -> bool {
         && asked.selects(LIFE, (want.life_time_selector(), want.life_time()), row.life_time)
 }
 
-/// The function that asks for itself: its GID is in the request, and the request came from its LID. Ports of other adapters ask the
-/// administrator there.
+/// The function that makes the request: the request names its GID and came from its LID. Ports of other adapters use the administrator
+/// there.
 fn member(subnet: Subnet<'_>, asked: &Asked<McMemberRecord>) -> Answer<(u8, SubnetPortRow)> {
     if !asked.has(PORT_GID) || !asked.has(JOIN_STATE) {
         return Err(status::INSUFFICIENT_COMPONENTS);
@@ -148,7 +148,7 @@ fn member(subnet: Subnet<'_>, asked: &Asked<McMemberRecord>) -> Answer<(u8, Subn
     Ok((fid, end))
 }
 
-/// A port joins a group, which comes to be if the request says what it is to be like.
+/// Adds a port to a group. Creates the group if the request has all properties that it needs.
 pub(super) fn join(
     func: &mut Func<'_>,
     subnet: Subnet<'_>,
@@ -183,8 +183,8 @@ pub(super) fn join(
     Ok(record(&row, end.gid(), state_of(&row, fid)))
 }
 
-/// Makes a group: by a member that keeps it alive (IBTA o15-0.2.4), who says all that a group needs; only IPoIB's broadcast
-/// group is there for whoever asks, as if it had been made by the administrator.
+/// Creates a group. The first member must keep it alive (IBTA o15-0.2.4), and its request must have all properties of the group. Only for
+/// IPoIB's broadcast group they are optional, as if the administrator had created it.
 fn create(func: &mut Func<'_>, by: &SubnetPortRow, asked: &Asked<McMemberRecord>, state: u8) -> Answer<u32> {
     let want = &asked.want;
     let needed = QKEY | PKEY | SL | FLOW_LABEL | TRAFFIC_CLASS;
@@ -210,7 +210,7 @@ fn create(func: &mut Func<'_>, by: &SubnetPortRow, asked: &Asked<McMemberRecord>
     let taken: BTreeSet<u16> =
         all.iter().filter_map(|i| Some(func.row::<SubnetGroupRow>(*i)?.mlid)).collect();
     let index = func.alloc::<SubnetGroupRow>(0, Party(0)).map_err(|_| status::NO_RESOURCES)?;
-    // As late as a row's number is a MLID used again, unless a group of another adapter has it.
+    // An MLID is reused as late as a row's number, unless a group of another adapter has it.
     let mut mlids =
         (0..SUBNET_GROUPS).map(|i| FIRST_MULTICAST_LID + ((index as usize + i) % SUBNET_GROUPS) as u16);
     let mlid = mlids.find(|mlid| !taken.contains(mlid)).unwrap_or(FIRST_MULTICAST_LID);
@@ -232,7 +232,7 @@ fn is_ipoib_broadcast(mgid: &[u8; 16]) -> bool {
     mgid[0] == 0xff && mgid[2..4] == IPOIB_IPV4 && mgid[6..12] == [0; 6] && mgid[12..] == [0xff; 4]
 }
 
-/// A value that the request allows: the usual one, or the nearest to it.
+/// The value that the request allows and that is nearest to the usual one.
 fn choose(
     asked: &Asked<McMemberRecord>,
     bits: u64,
@@ -245,7 +245,7 @@ fn choose(
     allowed.first().copied().ok_or(status::REQ_INVALID)
 }
 
-/// A port leaves a group, in the roles it names; a group without members that keep it alive ends.
+/// Removes a port from a group, in the roles that the request names. A group ends with the last member that keeps it alive.
 pub(super) fn leave(
     func: &mut Func<'_>,
     subnet: Subnet<'_>,
@@ -283,12 +283,12 @@ pub(super) fn end_if_empty(func: &mut Func<'_>, index: u32) {
     }
 }
 
-/// True if the port of `fid` is in a multicast group; looked at without the lock of the PF, whose books these are.
+/// True if the port of `fid` is in a multicast group. Reads the PF's records without its lock.
 pub(crate) fn is_in_a_group(region: &Region, fid: u8) -> bool {
     region.objects::<SubnetGroupRow>(0).any(|(_, row)| state_of(&row, fid) != 0)
 }
 
-/// The port of `fid` is gone from the subnet: it leaves up to `CHUNK` groups. True if there are more. `func` is the PF.
+/// Removes the port of `fid`, which left the subnet, from up to `CHUNK` groups. True if there are more. `func` is the PF.
 pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) -> bool {
     let mut all = func.live::<SubnetGroupRow>();
     all.retain(|i| func.row::<SubnetGroupRow>(*i).is_some_and(|row| state_of(row, fid) != 0));

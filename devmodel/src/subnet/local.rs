@@ -7,7 +7,7 @@ use hwspec::{
     wire::mad::{Mad, MadHeader, MgmtClass, status},
 };
 
-/// The management agents of a function's own port: what `MAD_IFC` asks, and packets to QP0. `None` is no answer.
+/// Answers a request for the management agents of a function's own port, by `MAD_IFC` or by a packet to QP0. `None` is no answer.
 pub(crate) fn local(func: &mut Func<'_>, config: &Config, request: &Mad, keys_checked: bool) -> Option<Mad> {
     let header = MadHeader::from_bytes(prefix(request));
     match header.mgmt_class() {

@@ -1,4 +1,4 @@
-//! The parts that all agents have in common: a port as it comes up, and how a MAD is answered.
+//! The parts that all agents have in common: the initial state of a port, and the form of answers.
 
 use crate::state::{DEFAULT_PREFIX, IbPort, PKEYS};
 use hwspec::{
@@ -21,7 +21,7 @@ pub const PORT_CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
 /// vendor class, communication management.
 pub(crate) const SOFT_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 16;
 
-/// A port as it comes up after a reset, with its GUID.
+/// The initial state of a port after a reset, with its GUID.
 pub(crate) fn port(node_id: u16, fid: u8, guid: [u8; 8]) -> IbPort {
     let mut port = IbPort {
         node_description: [0; 64],
@@ -51,11 +51,11 @@ pub(super) fn description(node_id: u16, fid: u8) -> [u8; 64] {
     description
 }
 
-/// Why a MAD is answered with a bad status.
+/// The answer to a MAD, or the status of a refusal.
 pub(super) type Answer<T> = Result<T, u16>;
 
-/// Answers a request for an agent of this class version (IBTA 13.4.7): with what `make` makes of it, or with the status that
-/// says why there is none. `None` is no answer, as to a MAD that is no request.
+/// Answers a request for an agent of this class version (IBTA 13.4.7) with the result of `make`, or with its status. `None` is no answer,
+/// as to a MAD that is no request.
 pub(super) fn answer<T: From<Mad>>(
     request: &Mad,
     class_version: u8,
@@ -69,7 +69,7 @@ pub(super) fn answer<T: From<Mad>>(
     make(&header).unwrap_or_else(|status| Some(turned(request, status).into()))
 }
 
-/// `request` turned into an answer: method and status. A bad status says why there is no other answer.
+/// Turns `request` into an answer with this status.
 pub(super) fn turned(request: &Mad, status: u16) -> Mad {
     let mut out = *request;
     let mut header = MadHeader::from_bytes(prefix(request));

@@ -1,11 +1,11 @@
-//! The InfiniBand subnet of an adapter: every function's port hangs on one switch, whose administrator knows them all. Links join the
-//! switches of several adapters to one subnet: each administrator answers for all of it, because the link tells it the ports and groups of
-//! the others (`others`), and a border (`border`) keeps out what no other adapter may send.
+//! The InfiniBand subnet of an adapter: every function's port is connected to one switch, whose administrator knows all ports. Links join
+//! the switches of several adapters to one subnet: each administrator answers for all of it, because the link reports the ports and groups
+//! of the others (`others`), and a border (`border`) drops the frames that no other adapter may send.
 //!
-//! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). The attributes that a
-//! manager could change of a port (`smp`) and read of it (`pma`) are there all the same, through `MAD_IFC` and by packets.
-//! The administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID, and splits tables into
-//! segments (`rmpp`); the PF's state holds its records, and the process that runs the PF runs it (`agent`).
+//! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). The port attributes that a manager
+//! could change (`smp`) and read (`pma`) exist nevertheless, through `MAD_IFC` and by packets. The administrator (`sa`, `paths`, `groups`)
+//! answers queries sent to the switch's LID, and splits tables into segments (`rmpp`); the PF's state holds its records, and the process
+//! that runs the PF runs it (`agent`).
 
 use crate::{Config, region::Region};
 use hwspec::{layout::Layout, wire::mad::sa::SaMad};
@@ -37,14 +37,14 @@ pub(crate) use pma::port_counters;
 pub(crate) use rmpp::expire;
 pub(crate) use smp::set_link;
 
-/// The subnet of an adapter that behaves as `config` says.
+/// The subnet of an adapter with behaviour `config`.
 #[derive(Clone, Copy)]
 struct Subnet<'a> {
     region: &'a Region,
     config: &'a Config,
 }
 
-/// A query of the administrator for records like `want`, in the components that `mask` names.
+/// A query of the administrator for records that equal `want` in the components named by `mask`.
 struct Asked<T> {
     /// LID of the port that asks.
     from: u16,

@@ -1,4 +1,4 @@
-//! The other adapters of the subnet: their ports and groups, of which the link tells each administrator.
+//! The other adapters of the subnet: their ports and groups, which the link reports to each administrator.
 
 use super::{Subnet, groups};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
 
-/// A note to a function, in place of a vport: its groups have changed, and it is to join them again.
+/// A note to a function, in place of a vport: its groups have changed, and it must join them again.
 pub(crate) const REREGISTER: u8 = 0xff;
 
-/// The ports of an adapter and the groups that they keep alive, for the other adapters of its subnet.
+/// The ports of an adapter and the groups that they keep alive, as announced to the other adapters of the subnet.
 #[derive(Clone, Debug, Default)]
 pub struct Announcement {
     node_id: u16,
@@ -29,7 +29,7 @@ impl PartialEq for Announcement {
     }
 }
 
-/// A group without its members here. The values of a damaged one fit their fields in records, too.
+/// A group without its local members. Values of a damaged row are cut to the size of their fields in records.
 fn as_such(row: &SubnetGroupRow) -> SubnetGroupRow {
     let none = [0; 2];
     SubnetGroupRow {
@@ -48,7 +48,7 @@ fn as_such(row: &SubnetGroupRow) -> SubnetGroupRow {
 }
 
 impl Adapter {
-    /// The ports and groups of this adapter on InfiniBand, as they are now. Takes no lock.
+    /// The current ports and groups of this adapter on InfiniBand. Takes no lock.
     pub fn announce(&self) -> Announcement {
         let subnet = Subnet { region: self.region(), config: self.config() };
         let kept = groups::all(self.region()).filter(|(_, row)| groups::has_members(row));
@@ -60,8 +60,8 @@ impl Adapter {
     }
 }
 
-/// The PF takes over what `others`, all other adapters of the subnet, announce. Returns the functions that are in a group that is no longer
-/// what it was when they joined. Commits on the way.
+/// Updates the PF's records from the announcements of `others`, all other adapters of the subnet. Returns the functions in groups that have
+/// changed since they joined. Commits on the way.
 pub(crate) fn learn(
     func: &mut Func<'_>,
     host: &mut dyn Host,
@@ -92,7 +92,8 @@ fn learn_ports(func: &mut Func<'_>, host: &mut dyn Host, others: &[Announcement]
     }
 }
 
-/// If several adapters have made a group before they were joined, it is as on the one with the lowest number.
+/// Updates the groups. If several adapters created a group before they were connected, it has the properties that it has on the adapter
+/// with the lowest number.
 fn learn_groups(
     func: &mut Func<'_>,
     host: &mut dyn Host,

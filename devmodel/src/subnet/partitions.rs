@@ -11,7 +11,7 @@ impl SubnetPortRow {
         pkey & PARTITION != 0 && self.pkeys.iter().any(|own| own & PARTITION == pkey & PARTITION)
     }
 
-    /// The P_Key by which the port reaches `to`: of the partition of `wanted`, or else the first that lets it.
+    /// The P_Key by which the port reaches `to`: that of partition `wanted` or, without one, the first common one.
     pub(super) fn pkey_to(&self, to: &Self, wanted: Option<u16>) -> Option<u16> {
         self.pkeys
             .into_iter()

@@ -1,4 +1,4 @@
-//! Paths between ports (IBTA 15.2.5.16): all alike, one hop through the switch.
+//! Paths between ports (IBTA 15.2.5.16): all have one hop, through the switch, and the same properties.
 
 use super::{
     Asked, Subnet, groups,
@@ -21,7 +21,7 @@ use hwspec::{
 };
 
 impl<T: Layout> Asked<T> {
-    /// True if a value of `have` is what `selector` and `want` ask for, if the mask has both `bits`.
+    /// True if the value `have` matches `selector` and `want`, or if the mask lacks one of `bits`.
     pub fn selects(&self, bits: u64, (selector, want): (Selector, u8), have: u8) -> bool {
         if self.mask & bits != bits {
             return true;
@@ -36,7 +36,7 @@ impl<T: Layout> Asked<T> {
 }
 
 impl Subnet<'_> {
-    /// `PathRecord`s that match. A query must name at least one end, unless it is for a `table`, which may have the paths between all
+    /// The matching `PathRecord`s. A query must name at least one end, unless it asks for a `table`, which may list the paths between all
     /// ports.
     pub fn paths(&self, table: bool, asked: &Asked<PathRecord>) -> Answer<Vec<Vec<u8>>> {
         let (has, want) = (|bits| asked.has(bits), &asked.want);
@@ -100,7 +100,7 @@ fn path(
     pkey: u16,
     asked: &Asked<PathRecord>,
 ) -> PathRecord {
-    // Components that the fabric does not care about are as the requester wants them.
+    // Components without a meaning to the fabric are copied from the request.
     let given = |bit: u64, value: u64| if asked.has(bit) { value } else { 0 };
     let want = &asked.want;
     PathRecord::with(|s| {

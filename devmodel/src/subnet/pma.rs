@@ -33,18 +33,18 @@ pub(super) fn answer(func: &mut Func<'_>, request: &Mad) -> Option<Mad> {
     })
 }
 
-/// The port selected, which lies in the same place in both attributes.
+/// The selected port; both attributes have it in the same place.
 pub(super) fn port_select(request: &Mad) -> u8 {
     request[DATA + 1]
 }
 
-/// True if the request selects a port of a function, which has one.
+/// True if the request selects the only port of a function.
 pub(super) fn is_port(request: &Mad) -> bool {
     matches!(port_select(request), 1 | ALL_PORTS)
 }
 
-/// The reply to a performance management MAD; `known` says whether there is the port selected. `counted` clears the counters
-/// that a request for them says, and yields them.
+/// The reply to a performance management MAD. `known` tells if the selected port exists. `counted` returns the counters, and clears those
+/// that the request selects.
 pub(super) fn reply(request: &Mad, known: bool, counted: impl FnOnce(&MadHeader) -> Counted) -> Option<Mad> {
     mad::answer(request, CLASS_VERSION, |header| {
         if !matches!(header.method(), Method::Get | Method::Set) {
@@ -85,7 +85,7 @@ fn class_port_info() -> ClassPortInfo {
     })
 }
 
-/// The counters of the switch's end of a link whose other end counts `of`: what one sends the other receives.
+/// The counters of the switch's end of a link whose other end has the counters `of`: each end receives what the other sends.
 pub(super) fn other_end(of: &[u64; COUNTERS]) -> [u64; COUNTERS] {
     let mut out = [0; COUNTERS];
     for (sent, received) in [
@@ -108,7 +108,7 @@ pub(crate) fn port_counters(func: &Func<'_>) -> PortCounters {
 fn basic((counters, link_downed): &Counted) -> PortCounters {
     let of = |counter: Counters| counters[counter as usize];
     let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    // Errors of the link's packets: those that could not be understood, or whose CRC was wrong.
+    // Errors of the link's packets: malformed ones, and those with a wrong CRC.
     let errors = of(Counters::RxIcrcErrors).saturating_add(of(Counters::RxMalformed));
     PortCounters::with(|s| {
         s.rcv_errors(u16::try_from(errors).unwrap_or(u16::MAX))
@@ -136,7 +136,7 @@ fn extended(counters: &[u64; COUNTERS]) -> PortCountersExtended {
     })
 }
 
-/// Clears what `select` of `PortCounters` names.
+/// Clears the counters that `select` of `PortCounters` names.
 fn clear(func: &mut Func<'_>, select: u32) {
     const LINK_DOWNED: u32 = 1 << 2;
     const RCV_ERRORS: u32 = 1 << 3;
@@ -152,7 +152,7 @@ fn clear(func: &mut Func<'_>, select: u32) {
     zero(counters, select >> 12);
 }
 
-/// Clears what `select` of `PortCountersExtended` names.
+/// Clears the counters that `select` of `PortCountersExtended` names.
 fn clear_traffic(func: &mut Func<'_>, select: u16) {
     let counters = func.function_mut(|f| &mut f.counters);
     zero(counters, select.into());

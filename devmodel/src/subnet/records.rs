@@ -33,7 +33,7 @@ impl SubnetPortRow {
         gid
     }
 
-    /// Number of its adapter. Every LID of a row is of one.
+    /// Number of its adapter. Every row has the LID of one.
     pub(super) fn adapter(&self) -> u16 {
         identity::node_of_lid(self.lid).unwrap_or_default()
     }
@@ -46,7 +46,7 @@ impl SubnetPortRow {
     /// `NodeInfo` of its node.
     pub(super) fn node_info(&self) -> NodeInfo {
         let is_switch = self.fid().is_none();
-        // A switch is a system of its own, a function a part of its adapter.
+        // A switch is a system by itself; a function is a part of its adapter.
         let system = if is_switch { self.guids[0] } else { identity::guid(self.adapter(), 0) };
         NodeInfo::with(|s| {
             s.base_version(BASE_VERSION)
@@ -69,7 +69,7 @@ const LID: u64 = 1 << 0;
 const PORT_NUM: u64 = 1 << 1;
 
 impl Subnet<'_> {
-    /// Ports of this adapter: the switch, then the functions that are there.
+    /// Ports of this adapter: the switch, then the functions that are present.
     pub fn ends_here(&self) -> Vec<SubnetPortRow> {
         let functions = (0..self.region.functions()).filter(|fid| self.region.is_present(*fid));
         std::iter::once(self.switch_end()).chain(functions.map(|fid| self.end_of(fid))).collect()
@@ -101,7 +101,7 @@ impl Subnet<'_> {
         end
     }
 
-    /// Ports of other adapters, as the link last told; none without a link.
+    /// Ports of other adapters, as last reported by the link; none without a link.
     pub fn ends_elsewhere(&self) -> Vec<SubnetPortRow> {
         match OutletRing::of(self.region, Outlet::Uplink).is_open() {
             true => self.region.objects::<SubnetPortRow>(0).map(|(_, row)| row).collect(),
@@ -124,7 +124,7 @@ impl Subnet<'_> {
         self.ends().into_iter().find(|end| end.gid() == *gid)
     }
 
-    /// `NodeRecord`s that match.
+    /// The matching `NodeRecord`s.
     pub fn nodes(&self, asked: &Asked<NodeRecord>) -> Vec<Vec<u8>> {
         let matching = self.ends().into_iter().filter(|end| !asked.has(LID) || end.lid == asked.want.lid());
         matching
@@ -138,7 +138,7 @@ impl Subnet<'_> {
             .collect()
     }
 
-    /// `PortInfoRecord`s that match: all ports of this switch, and of other ones their own.
+    /// The matching `PortInfoRecord`s: all ports of this switch, and the own port of any other switch.
     pub fn ports_of_nodes(&self, asked: &Asked<PortInfoRecord>) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         for end in self.ends() {

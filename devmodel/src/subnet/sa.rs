@@ -60,7 +60,7 @@ impl Subnet<'_> {
                 _ if header.method() == Method::GetTable => Ok(Some(table(request, &records))),
                 [record] => Ok(Some(single(request, record).into())),
                 [] => Err(sa::status::NO_RECORDS),
-                // IBTA 15.4.4: a Get that matches several is an error, but for paths, of which one will do.
+                // IBTA 15.4.4: a Get that matches several records is an error, except that one of several paths is sufficient.
                 [record, ..] if attribute(&query) == SaAttribute::PathRecord => {
                     Ok(Some(single(request, record).into()))
                 }

@@ -18,7 +18,7 @@ use hwspec::{
 };
 use zerocopy::FromZeros;
 
-/// `port_physical_state` a manager may ask for: sleep, polling, disabled.
+/// `port_physical_state`: polling, which a manager may request.
 const POLLING: u8 = 2;
 /// Blocks of the P_Key and GUID tables.
 const PKEY_BLOCKS: u32 = (PKEYS / PKEYS_PER_BLOCK) as u32;
@@ -31,11 +31,11 @@ const SPEED_EDR: u8 = 2;
 /// `link_width_supported`: 1x and 4x.
 const WIDTHS: u8 = 3;
 
-/// Answers a subnet management packet. `None`: no answer, as for one whose management key does not fit.
+/// Answers a subnet management packet. `None`: no answer, as to one with a wrong management key.
 pub(super) fn answer(func: &mut Func<'_>, config: &Config, request: &Mad, keys_checked: bool) -> Option<Mad> {
     respond(request, &[Method::Get, Method::Set], |packet, id, modifier| {
         let is_set = packet.header().method() == Method::Set;
-        // IBTA 14.2.4.1: what the key protects, and from whom.
+        // IBTA 14.2.4.1: the key protects changes, and at higher levels reads too.
         let port = func.function().ib;
         let protected = is_set || port.m_key_protect >= 2;
         if !keys_checked && port.m_key != 0 && packet.m_key() != port.m_key && protected {
@@ -76,20 +76,20 @@ fn block<T: Layout>(attribute: &T) -> [u8; 64] {
     prefix(attribute.bytes())
 }
 
-/// A port, as its agent shows it.
+/// A port as its agent reports it.
 pub(super) struct Seen<'a> {
     /// Its function.
     pub fid: u8,
     /// GUID of the function as a node.
     pub node_guid: [u8; 8],
-    /// The state of it that managers set.
+    /// The state that managers set.
     pub ib: &'a IbPort,
     /// The link is up.
     pub up: bool,
 }
 
 impl Seen<'_> {
-    /// Answers a packet of somebody who only looks; a request to change something is refused.
+    /// Answers a packet of an observer, which may not change anything.
     pub fn answer(&self, config: &Config, request: &Mad) -> Option<Mad> {
         respond(request, &[Method::Get], |packet, id, modifier| {
             let locked = self.ib.m_key != 0 && self.ib.m_key_protect >= 2;
@@ -106,7 +106,7 @@ impl Seen<'_> {
 
     fn get(&self, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {
         let port = self.ib;
-        // Attributes of a node, not of a port, have no modifier.
+        // Attributes of a node, unlike those of a port, have no modifier.
         let bad = |bad: bool| if bad { Err(status::BAD_FIELD) } else { Ok(()) };
         match id {
             attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
@@ -164,7 +164,7 @@ fn set(func: &mut Func<'_>, config: &Config, id: u16, modifier: u32, data: &[u8;
         attribute::GUID_INFO if modifier < GUID_BLOCKS => {
             let before = func.function().ib.guids;
             let guids = func.function_mut(|f| &mut f.ib.guids);
-            // The first is the port's own, and read only (IBTA 14.2.5.5).
+            // The first is the port's own, which is read-only (IBTA 14.2.5.5).
             for (guid, given) in guids.iter_mut().zip(data.chunks_exact(8)).skip(1) {
                 *guid = prefix(given);
             }
@@ -184,7 +184,7 @@ fn set(func: &mut Func<'_>, config: &Config, id: u16, modifier: u32, data: &[u8;
             }
         }
         attribute::SL_TO_VL => {
-            // One data lane: every service level goes there, or nowhere.
+            // There is one data lane: every service level is mapped to it or to none.
             let known = data[..8].iter().all(|b| matches!(b >> 4, 0 | 15) && matches!(b & 15, 0 | 15));
             if !known {
                 return Err(status::BAD_FIELD);
@@ -211,7 +211,7 @@ fn pkey_block(modifier: u32) -> Answer<usize> {
     if modifier < PKEY_BLOCKS { Ok(modifier as usize * PKEYS_PER_BLOCK) } else { Err(status::BAD_FIELD) }
 }
 
-/// Which table: the upper half is 1 for the low priority table, 3 for the high; each is one block long.
+/// Index of the table that `modifier` selects: the upper half is 1 for the low priority table, 3 for the high. Each table has one block.
 fn arbitration_table(modifier: u32) -> Answer<usize> {
     match modifier >> 16 {
         1 => Ok(0),
@@ -220,7 +220,7 @@ fn arbitration_table(modifier: u32) -> Answer<usize> {
     }
 }
 
-/// `PortInfo` of the port of a function with what a manager set. The administrator is that of its adapter.
+/// `PortInfo` of a function's port with the values that a manager set. The administrator is that of its adapter.
 pub(super) fn described(lid: u16, port: &IbPort, up: bool) -> PortInfo {
     let mut info = link_of(up);
     info.set()
@@ -267,7 +267,7 @@ pub(super) fn link_of(up: bool) -> PortInfo {
 }
 
 fn set_port_info(func: &mut Func<'_>, config: &Config, info: &PortInfo) -> Answer<()> {
-    // LIDs are the switch's business: only the one the port has, or none, can be set.
+    // The switch assigns LIDs: a manager can set only the present one, or none.
     let lid = matches!(info.lid(), 0) || info.lid() == identity::lid(config.node_id, func.fid());
     if !lid || info.lmc() != 0 {
         return Err(status::BAD_FIELD);

@@ -1,5 +1,5 @@
-//! The switch all ports hang on: its own management port, and the way of directed-route packets through it (IBTA 14.2.2,
-//! 14.2.5.4). Beside a port for each function it has one for each other adapter of the subnet, by that adapter's number.
+//! The switch that connects all ports: its own management port, and the forwarding of directed-route packets (IBTA 14.2.2, 14.2.5.4). It
+//! has a port for each function and for each other adapter of the subnet, in the order of adapter numbers.
 
 use super::{
     Subnet,
@@ -33,17 +33,17 @@ const MASTER: u8 = 3;
 const MAX_HOPS: u8 = 63;
 /// `capability_mask`: a subnet manager is here.
 const IS_SM: u32 = 1 << 1;
-/// Device id of the switch: not one of a real device.
+/// Device ID of the switch, which no real device has.
 pub(super) const DEVICE_ID: u16 = 0x1b56;
 
-/// The way of a subnet management packet that comes to the switch.
+/// The result of forwarding a subnet management packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Back to where it came from, answered.
+    /// The switch answers its sender.
     Back(Mad),
-    /// Out of the port of this neighbour.
+    /// It leaves through the port to this neighbour.
     Out(Neighbour, Mad),
-    /// Nowhere.
+    /// It is dropped.
     Lost,
 }
 
@@ -56,8 +56,8 @@ pub(super) enum Neighbour {
     Adapter(u16),
 }
 
-/// True if `from` may change the port of function `to`: the PF may change any of its adapter, as the subnet's manager would, and each
-/// function its own. Without a management key nothing else keeps guests from one another's ports.
+/// True if `from` may change the port of function `to`: the PF may change those of its adapter, as the subnet's manager would, and each
+/// function its own. Without a management key, nothing else protects a guest's port from other guests.
 pub(super) fn may_set(from: Option<Neighbour>, to: u8) -> bool {
     from == Some(Neighbour::Function(0)) || from == Some(Neighbour::Function(to))
 }
@@ -113,7 +113,7 @@ impl Subnet<'_> {
         }
     }
 
-    /// The neighbour by which packets from and to `lid` go.
+    /// The neighbour through which packets from and to `lid` pass.
     pub fn neighbour_to(&self, lid: u16) -> Option<Neighbour> {
         match identity::fid_of_lid(self.config.node_id, lid) {
             Some(fid) => Some(Neighbour::Function(fid)).filter(|_| self.is_up(fid)),
@@ -123,7 +123,7 @@ impl Subnet<'_> {
         }
     }
 
-    /// A subnet management packet from a neighbour.
+    /// Handles a subnet management packet from a neighbour.
     pub fn switch(&self, from: Neighbour, request: &Mad) -> Way {
         let mut packet = Smp::read(request);
         let mut header = packet.header();
@@ -131,7 +131,7 @@ impl Subnet<'_> {
             return self.switch_answer(from, request).map_or(Way::Lost, Way::Back);
         }
         let (pointer, count) = (header.hop_pointer(), header.hop_count());
-        // The directed part begins and ends here: no LID-routed parts around it.
+        // The whole route is directed: it has no LID-routed parts.
         let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
         if !whole || count > MAX_HOPS || pointer == 0 || pointer > count {
             return Way::Lost;
@@ -163,7 +163,7 @@ impl Subnet<'_> {
         self.out(port, &packet)
     }
 
-    /// True if there is such a function.
+    /// True if the function is present.
     pub fn is_up(&self, fid: u8) -> bool {
         fid < self.region.functions() && self.region.is_present(fid)
     }
@@ -174,7 +174,7 @@ impl Subnet<'_> {
 
     /// The switch's own answer to a packet from a neighbour.
     pub fn switch_answer(&self, from: Neighbour, request: &Mad) -> Option<Mad> {
-        // The attributes of the switch follow from the adapter: nothing can be set.
+        // The switch's attributes follow from the adapter and cannot be set.
         smp::respond(request, &[Method::Get], |_, id, modifier| Ok(Some((0, self.get(from, id, modifier)?))))
     }
 

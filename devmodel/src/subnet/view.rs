@@ -1,4 +1,4 @@
-//! The subnet's management for those who only look: what its ports and its switch would answer.
+//! Subnet management for observers: the answers of its ports and its switch.
 
 use super::{
     Subnet,
@@ -21,15 +21,15 @@ use hwspec::{
 };
 use std::mem::offset_of;
 
-/// Classes of vendors whose packets carry an OUI (IBTA 13.4.4).
+/// Vendor classes with an OUI in their packets (IBTA 13.4.4).
 const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
 impl Region {
-    /// The answer that comes back to function `from` when a general management packet (QP1) leaves its port for `dlid` (IBTA
-    /// 13.4): of performance management, counted since power-on, and of the subnet's administrator, whose tables are in one piece, as
-    /// Linux returns them to programs. A request to change something is refused. Where no agent is, the answer is that of Linux:
-    /// method and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is
-    /// of a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
+    /// The answer that function `from` gets to a general management packet (QP1) sent from its port to `dlid` (IBTA 13.4), by the agent of
+    /// performance management, with counts since power-on, or by the subnet's administrator, whose tables are in one piece, as Linux
+    /// returns them to programs. A request to change something is refused. Without an agent the answer is that of Linux: method and
+    /// attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it belongs to a
+    /// vendor class with an OUI, whose tools (ibsysstat) take any answer for a success.
     pub fn general(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Vec<u8>> {
         let subnet = Subnet { region: self, config };
         let counted = |fid| -> Option<Counted> {
@@ -73,9 +73,8 @@ impl Region {
         answer.map(|mad| mad.to_vec())
     }
 
-    /// The answer that comes back to function `from` when a subnet management packet that asks leaves its port for `dlid`
-    /// (IBTA 14.2), of a region that behaves as `config` says. A request to change something is refused. `None`: no
-    /// answer, or it is no such packet.
+    /// The answer that function `from` gets to a subnet management request sent from its port to `dlid` (IBTA 14.2), in a region with
+    /// behaviour `config`. A request to change something is refused. `None`: there is no answer, or it is no such request.
     pub fn management(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
         let subnet = Subnet { region: self, config };
         let of_port = |fid: u8, request: &Mad| {
@@ -96,11 +95,11 @@ impl Region {
                 if !whole || header.status() & status::DIRECTION != 0 || header.hop_pointer() != 0 {
                     return None;
                 }
-                // Without hops the own port is meant (IBTA 14.2.2.2).
+                // Without hops the packet is for the sender's own port (IBTA 14.2.2.2).
                 let answer = if header.hop_count() == 0 {
                     of_port(from, request)
                 } else {
-                    // The only way out of a channel adapter here is its port 1.
+                    // A channel adapter here has only port 1.
                     (packet.initial_path()[1] == 1).then_some(())?;
                     header.set().hop_pointer(1);
                     packet.set().header(header);
@@ -109,7 +108,7 @@ impl Region {
                         Way::Out(Neighbour::Function(fid), mad) => {
                             at_the_end(&mad).and_then(|mad| of_port(fid, &mad))
                         }
-                        // Nothing of other adapters can be seen from here.
+                        // Other adapters cannot be observed from here.
                         Way::Out(Neighbour::Adapter(_), _) | Way::Lost => None,
                     }
                 };
@@ -125,7 +124,7 @@ impl Region {
     }
 }
 
-/// A directed packet that has come to a port where its path ends: channel adapters send none on.
+/// A directed packet at the port where its path ends. Channel adapters do not forward.
 fn at_the_end(mad: &Mad) -> Option<Mad> {
     let mut packet = Smp::from_bytes(*mad);
     let (pointer, count) = (packet.header().hop_pointer(), packet.header().hop_count());
