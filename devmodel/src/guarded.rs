@@ -137,8 +137,8 @@ unsafe extern "C" {
 /// some bytes may have been copied by then.
 ///
 /// # Safety
-/// Mapped memory in both ranges may be read and written: it holds no Rust objects. The ranges do not overlap, unless the caller does not
-/// care about the result in the overlap.
+/// Mapped memory in both ranges may be read and written: it holds no Rust objects. The ranges do not overlap, unless the caller ignores the
+/// result in the overlap.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), usize> {
     // SAFETY: the caller upholds the contract above; the signal handler deals with missing memory.

@@ -109,9 +109,9 @@ pub trait Parties {
         let _ = (from, to);
         true
     }
-    /// True if another runner is about to run function `rid` anyway, so that frames that arrive there can be left to it. Called
-    /// after the frame is stored, without a fence: a runner that stops polling must make sure that it sees earlier stores of
-    /// other threads, and then check for frames once more.
+    /// True if another runner is about to run function `rid` anyway, so that frames that arrive there can be left to it. Called after the
+    /// frame is stored, without a fence: a runner that stops polling must first make earlier stores of other threads visible to itself, and
+    /// then check for frames once more.
     fn is_polled(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
@@ -144,9 +144,9 @@ pub trait Parties {
     }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
-    /// True if the party of this runner uses function `rid`. A runner works on the functions that its party uses and on those
-    /// they exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function
-    /// must not block a program that has nothing to do with it.
+    /// True if the party of this runner uses function `rid`. A runner works on the functions that its party uses and on those they exchange
+    /// frames with, and leaves all others to their own users: a program that is stopped while it holds a function must not block programs
+    /// that do not use that function.
     fn serves(&mut self, rid: Rid) -> bool {
         let _ = rid;
         true
@@ -179,7 +179,7 @@ pub trait Parties {
     }
 }
 
-/// A host with a single party: its runners wait only for one another, and have nobody to wake.
+/// A host with a single party: its runners wait only for one another, and wake no other party.
 pub trait Alone {
     /// True if a program that uses a function is stopped.
     fn has_stopped_program(&self) -> bool {

@@ -16,8 +16,8 @@ const IEEE_VENDOR: u32 = 0x02c9;
 /// Parameter set ID (PSID), unlike that of any real card.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 
-/// True if the command is about the caller. The PF also enables its VFs before they are present; nothing else is to be
-/// done then, since a VF brings itself up.
+/// True if the command is about the caller. The PF also enables its VFs before they are present, which needs no action, since a VF brings
+/// itself up.
 fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
     let manages = call.func.fid() == 0 && function_id < call.func.region().functions().into();
     Syndrome::FunctionId.unless(function_id == 0 || manages)?;

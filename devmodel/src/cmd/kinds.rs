@@ -30,8 +30,8 @@ macro_rules! or {
     };
 }
 
-/// A line for each kind: its row, the syndrome for a wrong number, the first index, and if needed: the function that destroys an
-/// object, where more is to be done than to free it; the objects it refers to; the translation entries it owns.
+/// A line for each kind: its row, the syndrome for a wrong number, the first index, and if needed: the function that destroys an object, if
+/// that takes more than freeing it; the objects it refers to; the translation entries it owns.
 macro_rules! objects { ($(
     $R:ident, $missing:ident, $first:expr
         $(, by $end:path)?
@@ -63,7 +63,7 @@ objects! {
     FlowGroupRow, NoSuchFlowGroup, 1; |row| refers [to::<FlowTableRow>(row.table)];
     FlowTableRow, NoSuchFlowTable, 1, by flow::end_table;
     FlowCounterRow, NoSuchFlowCounter, 1;
-    // A row of ports, as of layer-2 addresses below, is not allocated: its index is that of the port or entry.
+    // Rows of ports and of layer-2 addresses are not allocated: the index is that of the port or entry.
     VportRow, FunctionId, 0, by Func::clear_at::<VportRow>;
     SchedulingRow, NoSuchElement, 1, by eswitch::end_element; |row| refers [to::<SchedulingRow>(row.parent)];
     L2Row, TableIndex, 0, by Func::clear_at::<L2Row>;

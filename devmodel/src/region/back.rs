@@ -30,9 +30,9 @@ pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     }
 }
 
-/// Numbers of timers and ready-ring entries to back where so many rows of each table were ever used: what `Table::Timer` has room for, and
-/// a power of two of ready-ring entries. None where there is no queue and no table of the subnet administrator: the first page of either
-/// is mapped in any case.
+/// Numbers of timers and ready-ring entries to back, from the number of rows of each table that were ever used: as many timers as
+/// `Table::Timer` has room for, and a power of two of ready-ring entries. Zero without queues and tables of the subnet administrator,
+/// because the first page of either is always mapped.
 pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
     let timers = match 3 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq) + used(Table::SubnetSend) {
         0 => 0,

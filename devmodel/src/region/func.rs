@@ -302,8 +302,8 @@ impl<'r> Func<'r> {
         Some(unsafe { &mut *at })
     }
 
-    /// Holds row `index`, if it is allocated, to read and change it for as long as a job needs it, but not across a commit, a
-    /// rollback or the release of the lock.
+    /// Holds row `index`, if it is allocated, to read and change it while a job needs it, but not across a commit, a rollback or the
+    /// release of the lock.
     #[inline(always)]
     pub(crate) fn hold<R: Row>(&mut self, index: u32) -> Option<Held<'r, R>> {
         self.row_mut::<R>(index).map(|row| Held { row: std::ptr::from_mut(row), _region: PhantomData })

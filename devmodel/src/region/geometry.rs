@@ -111,8 +111,8 @@ impl Geometry {
         self.lane_at(Outlet::Capture, OUTLET_LANES) + fid as usize * self.block()
     }
 
-    /// True if `offset` is within a journal. A party that loses its own pages there carries on; its job just cannot be rolled
-    /// back if it is killed.
+    /// True if `offset` is within a journal. A party that loses its own pages there continues; only a rollback of its job after it is
+    /// killed becomes impossible.
     pub fn is_journal(&self, offset: usize) -> bool {
         let blocks = usize::from(self.functions) * self.block();
         let Some(past) = offset.checked_sub(self.block_at(0)).filter(|past| *past < blocks) else {

@@ -112,7 +112,7 @@ impl Journal {
         compiler_fence(SeqCst);
     }
 
-    /// The journal has no room for a row: unless it is saved already, its change cannot be undone.
+    /// Counts a row that the journal has no room for, unless it is saved already: its change cannot be undone.
     #[cold]
     fn save_no_more(&self, offset: u64, len: usize) {
         let n = (self.words().entries.load(Relaxed) as usize).min(ENTRIES);

@@ -225,8 +225,8 @@ impl Func<'_> {
         }
     }
 
-    /// Schedules a look at queue `index` by `at` (ps). A queue has one entry per kind; an earlier one is kept and finds the
-    /// later deadline when it fires. Returns false if there is no room.
+    /// Starts a timer of queue `index` for `at` (ps). A queue has one entry per kind: an earlier entry is kept, and the later deadline is
+    /// found when it fires. Returns false if there is no room.
     pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) -> bool {
         match self.is_timed(index, kind) {
             Some(false) => {}

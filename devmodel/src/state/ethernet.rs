@@ -101,9 +101,8 @@ rows! {
         hash: u32,
         /// Bits 3:0 are the hashed fields, bit 30 selects UDP instead of TCP, bit 31 IPv6 instead of IPv4.
         fields: u32,
-        /// `self_lb_block`: frames from its own transport domain that it accepts, such as [`TirRow::MULTICAST`]. Linux's names
-        /// contradict each other: it sets a bit to allow the loopback (`mlx5_ib`'s MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), and writes 0 to
-        /// block it.
+        /// `self_lb_block`: the accepted frames from its own transport domain, such as [`TirRow::MULTICAST`]. Linux's names contradict each
+        /// other: it sets a bit to allow the loopback (`mlx5_ib`'s MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), and writes 0 to block it.
         self_loopback: u32,
         /// 1: both directions of a flow have the same hash.
         symmetric: u32,

@@ -62,8 +62,8 @@ pub struct IbPort {
 const _: () = assert!(size_of::<IbPort>() % 64 == 0);
 
 rows! {
-    /// A port of the subnet as its administrator knows it. The PF keeps those of other adapters, of which the link tells it; those of its
-    /// own adapter follow from their functions.
+    /// A port of the subnet as its administrator knows it. The PF keeps those of other adapters, as reported by the link; those of its own
+    /// adapter follow from their functions.
     SubnetPortRow {
         /// Node and port GUID.
         guids: [[u8; 8]; 2],

@@ -84,8 +84,8 @@ pub struct WqMemory {
     pub offset: u32,
 }
 
-/// A work queue: its ring, its doorbell record, and the entries posted and taken. Indices are free-running 16-bit counters. The rows of
-/// queues keep these values in places of their own.
+/// A work queue: its ring, its doorbell record, and the entries posted and taken. Indices are free-running 16-bit counters. Rows of queues
+/// keep these values in other places.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkQueue {
     /// Ring.
