@@ -11,7 +11,7 @@ impl<K: PartialEq, T> Common<K, T> {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// The value of `key` that is in use, or a new one. One that is not `good` any more remains with its users.
+    /// Returns the value in use for `key`, or a new one. A value that is no longer `good` stays with its present users.
     pub fn get<E>(
         &self,
         key: K,

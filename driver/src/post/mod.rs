@@ -348,7 +348,7 @@ impl<'a> SendBatch<'a> {
     pub fn abort(self) {}
 }
 
-/// The request, unless it is sent inline from an address that nobody guarantees.
+/// The request, unless it is inline: without `unsafe` the caller guarantees no memory at an address.
 #[inline(always)]
 fn outline(wr: SendWr<'_>) -> Result<SendWr<'_>, i32> {
     if wr.flags.contains(SendFlags::INLINE) { Err(libc::EINVAL) } else { Ok(wr) }

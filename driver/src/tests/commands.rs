@@ -168,8 +168,7 @@ fn keys_change_their_variant() {
         })
         .collect();
     assert!(variants.windows(2).all(|pair| pair[0] != pair[1]), "{variants:?}");
-    // The next variant is not predictable either: 63 steps, each one of 255 possible ones, do not agree with each other
-    // or with another device by chance.
+    // The next variant is not predictable either: 63 steps, each with 255 possible values, do not repeat one value by chance.
     let steps = |variants: &[u8]| -> Vec<u8> {
         variants.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect()
     };

@@ -188,7 +188,7 @@ fn inline_data_lie_in_the_wqe_padded_with_zeros() {
     assert_eq!(post(&[0; 1000]).unwrap_err().errno, libc::ENOMEM);
     post(&first).unwrap();
     assert_eq!(bed.block(2)[36..56], first);
-    // An address alone says nothing of the memory there.
+    // An address alone is no guarantee about the memory there.
     assert_eq!(bed.qp.post_send([write(1, &sge, SendFlags::INLINE)]).unwrap_err().errno, libc::EINVAL);
 }
 

@@ -10,7 +10,7 @@ use std::{
 const PEERS: usize = 256;
 /// Age at which a peer's MAC is resolved again.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// How long a peer that gave no answer is not asked again, since waiting for it delays messages to others.
+/// Time for which a silent peer is not asked again, since waiting for it delays messages to others.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
 /// Address handles of peers, `None` for those that could not be resolved, with the time of the result.
