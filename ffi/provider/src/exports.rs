@@ -47,7 +47,7 @@ impl<T> List<T> {
         lock(&self.0).0.remove(&(object as usize));
     }
 
-    /// Calls `then` with the object that has been on the list longest of those with a handle that is `wanted`. The object is not destroyed meanwhile.
+    /// Calls `then` with the oldest entry of the list with a `wanted` handle. The object is not destroyed meanwhile.
     pub fn with<R>(&self, wanted: impl Fn(u32) -> bool, then: impl FnOnce(Of<T>) -> R) -> Option<R> {
         let list = lock(&self.0);
         let all = Self::objects(&list).filter(|(.., handle)| wanted(*handle));

@@ -208,7 +208,7 @@ struct HugePages {
     must: bool,
 }
 
-// SAFETY: the pool gives these pages to nobody else until they are taken back.
+// SAFETY: the pool gives these pages to no other user until they are taken back.
 unsafe impl Buffers for HugePages {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, Error> {
         debug_assert!(align <= CHUNK);

@@ -11,8 +11,8 @@ use libc::c_int;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// A structure of the verbs interface that programs have pointers to. Pointers name it, and not the object, so that the structures, which
-/// contain such pointers, need none of the objects.
+/// A structure of the verbs interface that programs have pointers to. Pointers have its type and not the object's, so that structures with
+/// such pointers do not depend on the objects.
 ///
 /// # Safety
 /// [`Object::behind`] returns the object.
@@ -95,8 +95,7 @@ impl<T: Ours> Of<T> {
     }
 }
 
-/// A program's pointer to an object in the hands of one thread, which began to use it by one call and ends by another: there is no second
-/// such thread. Programs uphold it.
+/// A program's pointer to an object that one thread uses exclusively from one call to a later one. Programs uphold that.
 #[repr(transparent)]
 pub struct Held<T>(Of<T>);
 
@@ -168,7 +167,7 @@ pub trait Destroy: Ours {
     }
 }
 
-/// A program's pointer in a call that destroys the object: V5 holds, too. The object is in a box of its own.
+/// A program's pointer in a call that destroys the object: V5 holds, too. The object has its own box.
 #[repr(transparent)]
 pub struct Last<T: Born>(Of<T>);
 

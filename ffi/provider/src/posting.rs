@@ -162,7 +162,7 @@ impl Posting {
         let Some(batch) = &mut self.batch else { return };
         let (wr_id, op, flags) = self.open;
         let wr = SendWr { wr_id, op, sge, flags: flags | more };
-        // SAFETY: of inline data either the program guarantees that it is readable, as for the verb that has set it, or it is `early`.
+        // SAFETY: inline data is readable by the program's guarantee to the verb that set it, or it is in `early`.
         let pushed = unsafe {
             match state & ADDRESSED != 0 {
                 false => batch.push(&wr),
