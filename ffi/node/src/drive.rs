@@ -18,7 +18,7 @@ const SLACK: u64 = MILLI / 20;
 /// How often one call resumes work left by a work limit before it leaves the rest to the parked thread.
 const AGAIN: usize = 8;
 
-/// The caller or the callee that runs the functions of the adapter beside this one which got frames.
+/// Determines where the functions run that belong to the adapter beside this one and got frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// They are run at once.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Frames in a row, one behind the other in memory that is used again.
+/// Frames in one buffer, one after the other. The buffer is reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ impl Frames {
         self.ends.push(self.bytes.len());
     }
 
-    /// Appends the frame of at most `most` bytes that `read` stores; it returns the length.
+    /// Appends a frame of at most `most` bytes, which `read` stores. `read` returns its length.
     pub fn read(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let start = self.bytes.len();
         self.bytes.resize(start + most, 0);
@@ -42,7 +42,7 @@ impl Frames {
         len.map(|_| self.ends.push(self.bytes.len()))
     }
 
-    /// Appends the frame that `append` appends. Nothing is appended if it returns `None`.
+    /// Appends the frame that `append` writes; none if it returns `None`.
     pub(super) fn append<T>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<T> {
         let result = append(&mut self.bytes);
         if result.is_some() {

@@ -25,7 +25,7 @@ pub struct Scratch {
     pub entrusted: Functions,
     /// Functions of the adapter beside this one that have frames of this runner, a bit each.
     pub due_beside: u128,
-    /// True if the caller takes the frames that leave by the uplink itself, so that nobody needs to be woken for them.
+    /// True if the caller itself takes the frames that leave by the uplink, so that no thread needs to be woken for them.
     pub quiet: bool,
     /// Per function, the timer word when it was last read.
     pub timers: Vec<u32>,

@@ -36,13 +36,13 @@ impl Core {
                 taken.then(|| engine.runner.take_due())
             })
         };
-        // The other adapter's file may be damaged, which is no fault of this one.
+        // A damaged file of the other adapter must not affect this one.
         let due = catch_unwind(AssertUnwindSafe(deliver)).ok()??;
         self.map.header().beside.passed.fetch_add(1, Relaxed);
         Some(due)
     }
 
-    /// Runs functions of the adapter beside this one. Returns the functions of this adapter that have got frames of them.
+    /// Runs functions of the adapter beside this one. Returns the functions of this adapter that got frames from them.
     #[cold]
     pub fn run_beside(&self, due: FunctionSet) -> FunctionSet {
         let Some(open) = self.known_beside() else { return 0 };
@@ -61,7 +61,7 @@ impl Core {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or(0)
     }
 
-    /// Leaves functions of the adapter beside this one to the thread that is parked there.
+    /// Leaves functions of the adapter beside this one to the parked thread there.
     #[cold]
     pub fn leave_beside(&self, due: FunctionSet) {
         if let Some(other) = self.known_beside().as_ref().and_then(Open::core) {

@@ -55,7 +55,7 @@ impl Beside {
     }
 }
 
-/// One function of an adapter that is open. As long as there is one, the adapter beside it stays open.
+/// An open function of an adapter. While there is one, the adapter beside it stays open.
 pub struct User(Arc<Core>);
 
 impl Drop for User {
@@ -73,7 +73,7 @@ impl Drop for User {
         let unused = other.filter(|other| other.core.beside.users.load(Relaxed) == 0);
         let gone = unused.map(|other| (beside.set(None), other.core.beside.set(None), other));
         drop(changes);
-        // To close an adapter takes locks and waits for its thread.
+        // Closing an adapter takes locks and waits for its thread.
         drop(gone);
     }
 }
@@ -124,7 +124,7 @@ impl Core {
         self.map.header().beside.clear();
     }
 
-    /// True if a link joins the adapter of `other` to this one. In virtual time, frames take the time that the link takes.
+    /// True if a link joins the adapter of `other` to this one. False in virtual time, where every frame must take the link's time.
     fn is_joined(&self, other: &Self) -> bool {
         let names = |one: &Self, other: &Self| one.map.header().beside.id() == other.map.id;
         names(self, other) && names(other, self) && self.board().is_none() && other.board().is_none()

@@ -13,7 +13,7 @@ impl Node {
     /// Counts a function of this adapter as open. The first one opens the adapter beside this one, if a link has joined them and this
     /// process may open it.
     pub(crate) fn begin_use(self: &Arc<Self>) -> User {
-        // Another program may hold the lock of that adapter for a while, so others are not kept waiting for this.
+        // Before `change`, so that other threads do not wait while another program holds the lock of that adapter.
         let opened = if self.core.beside().is_some() { None } else { self.open_beside() };
         let changes = change();
         self.core.beside.users.fetch_add(1, Relaxed);
@@ -38,8 +38,8 @@ impl Node {
 
     fn open_beside(&self) -> Option<Other> {
         let (id, dir) = self.core.map.header().beside.read()?;
-        // The words may come from any program that can write to this adapter's file. So nothing is opened but an adapter that the same
-        // users can write to, and that names this one.
+        // Any program that can write to this adapter's file may have written these words. So only an adapter is opened that the same users
+        // can write to, and that names this one.
         if data::id(&dir.join("adapter")) != Some(id) || !has_same_users(&self.core.dir, &dir) {
             return None;
         }

@@ -112,7 +112,7 @@ fn counter(tid: u32) -> Option<OwnedFd> {
         flags: EXCLUDE,
         ..Attributes::default()
     };
-    // SAFETY: the kernel reads as many bytes of the attributes as they say to have, and gives a descriptor that has no other owner.
+    // SAFETY: the kernel reads as many bytes of the attributes as their size field says, and returns a descriptor without another owner.
     unsafe {
         let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))

@@ -32,7 +32,7 @@ impl Limit {
 /// Decides when limits are passed.
 #[derive(Default)]
 pub struct Limits {
-    /// The limit that is the only next event, and the time since which it is.
+    /// A limit while it is the only next event, and since when.
     alone: Option<(Limit, Instant, Ps)>,
 }
 

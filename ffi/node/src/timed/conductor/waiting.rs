@@ -6,7 +6,7 @@ use clock::{Player, State};
 use devmodel::engine::Ps;
 use std::time::{Duration, Instant};
 
-/// Running time after which a thread is taken to poll memory until it changes.
+/// Running time after which a thread is assumed to poll memory until that changes.
 const COMPUTES: Duration = Duration::from_millis(2);
 /// The same for a thread that did so the last [`STEADY`] times. One poll takes some nanoseconds.
 const SPINS: Duration = Duration::from_micros(150);
@@ -51,8 +51,8 @@ impl Conductor {
         soonest > now + LONGER && players.iter().any(|player| self.thinks(player))
     }
 
-    /// True if a thread that seemed to poll memory did something else once it had enough time, or no longer runs. It gets that time once at
-    /// each time.
+    /// True if a thread that seemed to poll memory did something else once it had enough time, or no longer runs. Each thread gets the
+    /// extra time once at each point of the adapter's time.
     fn thinks(&mut self, player: &Player) -> bool {
         let (this, thought) = ((self.engine.now(), player.thread().0), &mut self.thought[player.number()]);
         if player.state() != State::Spinning || *thought == this {
