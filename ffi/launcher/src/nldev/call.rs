@@ -73,7 +73,7 @@ impl<'a> Call<'a> {
             Some(index) => index < BEHIND_HOST,
             None => command == cmd::NEWLINK,
         };
-        // Their answers contain more than a result.
+        // The answers to these commands contain more than a result.
         if !theirs || matches!(command, cmd::STAT_SET | cmd::STAT_DEL) {
             return Ok(false);
         }

@@ -12,12 +12,12 @@ pub const NLM_F_MULTI: u16 = 0x02;
 pub const NLM_F_ACK: u16 = 0x04;
 /// Any of them asks for a dump.
 pub const NLM_F_DUMP: u16 = 0x300;
-/// Of an error: the request is not repeated whole; attributes follow.
+/// In an error: the request is not repeated in full; attributes follow.
 pub const NLM_F_CAPPED: u16 = 0x100;
 pub const NLM_F_ACK_TLVS: u16 = 0x200;
 /// Attribute of an error: a sentence.
 pub const NLMSGERR_ATTR_MSG: u16 = 1;
-/// Bits of an attribute's type that are no part of it.
+/// Flags in an attribute's type field.
 pub const NLA_FLAGS: u16 = 0xc000;
 
 /// The client in bits 10 to 15 of `nlmsg_type` that knows devices.

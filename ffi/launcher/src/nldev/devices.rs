@@ -17,7 +17,7 @@ const DEVICE_CAPS: u64 = 1 << 10 | 1 << 11 | 1 << 12;
 const UVERBS_ABI: u64 = 1;
 /// 1:3, `/dev/null`, in the kernel's 64-bit form: twelve bits of major number above eight of the minor.
 const NULL_DEVICE: u64 = 1 << 8 | 3;
-/// The net device of every port. Addresses are of the loopback network, as sysfs says too.
+/// The net device of every port. Addresses belong to the loopback network, as in sysfs.
 const NET_DEVICE: (u32, &str) = (1, "lo");
 /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: devices are seen in all network namespaces.
 const SHARED: u8 = 1;
@@ -91,7 +91,7 @@ fn port(call: &Call<'_>, index: u32, d: &DeviceInfo) -> Attributes {
     out
 }
 
-/// The device file of a device. Only uverbs has one here; others are where sysfs says, or nowhere.
+/// The device file of a device. Only uverbs has one here; others are where sysfs says, or missing.
 pub fn get_chardev(call: &mut Call<'_>) -> Done {
     let kind = call.request.text(attr::CHARDEV_TYPE)?.ok_or(Refused::INVALID)?;
     if !call.request.has(attr::DEV_INDEX) {
@@ -105,7 +105,7 @@ pub fn get_chardev(call: &mut Call<'_>) -> Done {
         return Err(NO_CLIENT);
     }
     let mut out = Attributes::default();
-    // Without a driver id, by which the stock mlx5 driver would claim the device, as by its PCI ids.
+    // Without a driver ID, because the stock mlx5 driver would claim the device by it, as by PCI IDs.
     out.u64(attr::CHARDEV, NULL_DEVICE)
         .u64(attr::CHARDEV_ABI, UVERBS_ABI)
         .text(attr::CHARDEV_NAME, &format!("uverbs{}", device.uverbs));

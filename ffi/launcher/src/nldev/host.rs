@@ -1,4 +1,4 @@
-//! The kernel's answers, on hosts that have RDMA devices beside ours.
+//! The kernel's answers, on hosts with RDMA devices of their own.
 
 use super::codes::*;
 use super::message::{Asker, Request, requests};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the largest datagram the kernel sends.
 const LARGEST: usize = 64 << 10;
-/// Datagrams of one answer, at most.
+/// Maximum number of datagrams in one answer.
 const MANY: usize = 4096;
 
 /// A socket of the host's RDMA netlink.
@@ -21,7 +21,7 @@ impl Host {
     /// Opens a socket to the kernel.
     ///
     /// # Errors
-    /// It has no RDMA.
+    /// The kernel has no RDMA.
     pub fn open() -> io::Result<Self> {
         let socket = Netlink::open(libc::SOCK_RAW, NETLINK_RDMA)?;
         socket.bind(0)?;
@@ -29,7 +29,7 @@ impl Host {
         Ok(Self(socket))
     }
 
-    /// All datagrams with which the kernel answers a request, as if the asker had sent it.
+    /// The datagrams of the kernel's answer to a request, addressed as if the asker had sent it.
     pub fn relay(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
         self.ask(request, asker)
     }
@@ -43,7 +43,7 @@ impl Host {
         last.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The messages of a dump, without its end: ours follow.
+    /// The messages of a dump, without its end, because ours follow.
     pub fn messages(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
         let mut all = self.ask(request, asker)?;
         all.retain(|datagram| requests(datagram).all(|m| m.header.kind >= NLMSG_MIN_TYPE));

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 /// Index of our first device if the host has devices of its own; otherwise it is 0.
 pub(super) const BEHIND_HOST: u32 = 1 << 16;
-/// How long a node is not tried again that could not be opened for lack of descriptors or memory.
+/// Delay before another try to open a node, after a lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Says which devices a view shows once its nodes' devices change.
+/// The devices that a view shows after its nodes' devices have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// The devices that its nodes have then.
+    /// All devices that its nodes have then.
     Nodes,
-    /// Those that it was made with, as they are then.
+    /// The devices that it was created with, in their new state.
     Devices,
 }
 
@@ -32,7 +32,7 @@ pub struct Inventory {
     pub(super) host: Option<Host>,
 }
 
-/// A node that is looked at.
+/// A node under observation.
 struct Watched {
     dir: PathBuf,
     /// Number of its PF's `uverbsN` in the view.
@@ -59,13 +59,13 @@ impl Watched {
         Some(Self { dir, first, observer: None, refused: None, addresses: None })
     }
 
-    /// Opens it for observation, unless it is open. Notices when another node has replaced it.
+    /// Opens the node for observation, unless it is open. Detects that another node has replaced it.
     fn look(&mut self) {
         if self.observer.as_ref().is_some_and(|observer| observer.is_of(&self.dir)) {
             return;
         }
         let there = Observer::identity(&self.dir);
-        // A node that was refused is not opened again before its time.
+        // A refused node is not opened again before its time.
         let holds = |refusal: &Refusal| refusal.until.is_none_or(|until| Instant::now() < until);
         if self.refused.as_ref().is_some_and(|refusal| Some(refusal.node) == there && holds(refusal)) {
             return;
@@ -77,7 +77,7 @@ impl Watched {
         self.refused = there.filter(|_| self.observer.is_none()).map(|node| Refusal { node, until });
     }
 
-    /// True if the addresses of its devices, or their number, are others than at the last check.
+    /// True if the addresses or the number of its devices have changed since the last check.
     fn has_changed(&mut self) -> bool {
         let Some(observer) = &self.observer else { return false };
         let addresses = Some(observer.addresses());
@@ -86,7 +86,7 @@ impl Watched {
         changed
     }
 
-    /// Its current devices, numbered as in the view. Those of a damaged node are not told.
+    /// Its current devices, numbered as in the view. `None` for a node that is damaged or not open.
     fn devices(&self) -> Option<Vec<DeviceInfo>> {
         let mut now = self.observer.as_ref()?.devices().ok()?;
         now.iter_mut().for_each(|d| d.uverbs += self.first);
@@ -95,14 +95,14 @@ impl Watched {
 }
 
 impl Inventory {
-    /// An inventory of these devices, which are those of nodes or elsewhere, and of the kernel's if it has any.
+    /// An inventory of these devices, on nodes or elsewhere, and of the kernel's own if it has any.
     pub fn new(devices: Vec<DeviceInfo>, follows: Follows, host: Option<Host>) -> Self {
         let mut nodes: Vec<Watched> = devices.iter().filter_map(Watched::of).collect();
         nodes.dedup_by(|one, other| one.dir == other.dir);
         Self { devices, nodes, follows, host }
     }
 
-    /// Opens the nodes for observation, unless they are open. Notices when another node has replaced one.
+    /// Opens the nodes for observation, unless they are open. Detects that another node has replaced one.
     pub fn look(&mut self) {
         self.nodes.iter_mut().for_each(Watched::look);
     }
@@ -110,7 +110,7 @@ impl Inventory {
     /// The nodes' current devices, numbered as in the program's view, if they differ from ours. A difference is
     /// returned once.
     pub fn changed(&mut self) -> Option<Vec<DeviceInfo>> {
-        // All are asked, for each remembers what it saw.
+        // Asks every node, because each records its state.
         if self.nodes.iter_mut().filter_map(|node| node.has_changed().then_some(())).count() == 0 {
             return None;
         }
@@ -170,7 +170,7 @@ impl Inventory {
         if self.host.is_some() { BEHIND_HOST } else { 0 }
     }
 
-    /// Our devices with their indices, which a device keeps as long as it is shown: they count as its `uverbsN` does.
+    /// Our devices with their indices. A device keeps its index while it is shown, because the index follows its `uverbsN`.
     pub(super) fn indexed(&self) -> impl Iterator<Item = (u32, &DeviceInfo)> {
         let from = self.devices.first().map_or(0, |d| d.uverbs.saturating_sub(d.fid.into()));
         self.devices.iter().map(move |d| (self.first() + d.uverbs.saturating_sub(from), d))

@@ -4,7 +4,7 @@ use super::codes::*;
 
 /// Bytes of `struct nlmsghdr`.
 pub const HEADER: usize = 16;
-/// Most bytes of one datagram of a dump: the size that the kernel starts with, so that any reader's buffer holds it.
+/// Maximum size of a datagram of a dump: the kernel's initial size, which fits any reader's buffer.
 const DATAGRAM: usize = 3776;
 
 /// `struct nlmsghdr`.
@@ -65,7 +65,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 pub struct Request<'a> {
     /// The header.
     pub header: Header,
-    /// All its bytes, the header's too.
+    /// All its bytes, including the header.
     pub bytes: &'a [u8],
 }
 
@@ -99,12 +99,12 @@ impl<'a> Request<'a> {
         found
     }
 
-    /// A 32-bit attribute, if it is there.
+    /// A 32-bit attribute, if present.
     pub fn u32(&self, kind: u16) -> Result<Option<u32>, Malformed> {
         self.find(kind).map(|p| u32_at(p, 0).ok_or(Malformed)).transpose()
     }
 
-    /// A terminated string, if it is there.
+    /// A terminated string, if present.
     pub fn text(&self, kind: u16) -> Result<Option<&'a str>, Malformed> {
         let text = |p: &'a [u8]| {
             let end = p.iter().position(|b| *b == 0).ok_or(Malformed)?;
@@ -113,7 +113,7 @@ impl<'a> Request<'a> {
         self.find(kind).map(text).transpose()
     }
 
-    /// Its bytes, with an acknowledgement asked for.
+    /// Its bytes, with a request for an acknowledgement.
     pub fn acknowledged(&self) -> Vec<u8> {
         let mut bytes = self.bytes.to_vec();
         if let Some(flags) = bytes.get_mut(6..8) {
@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
         Some((code as i32).wrapping_neg())
     }
 
-    /// True if an attribute is there.
+    /// True if an attribute is present.
     pub fn has(&self, kind: u16) -> bool {
         self.find(kind).is_some()
     }
@@ -160,7 +160,7 @@ impl Attributes {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// 64 bits; readers put up with any alignment of it.
+    /// 64 bits; readers accept any alignment.
     pub fn u64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }

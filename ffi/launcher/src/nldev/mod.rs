@@ -1,7 +1,7 @@
-//! The answers that the kernel's RDMA netlink (client NLDEV) would give about the devices a program sees.
+//! The answers of the kernel's RDMA netlink (client NLDEV), about the devices that a program sees.
 //!
-//! [`answer`] takes a datagram a program sent and gives the datagrams it is to read: no socket is touched here. Commands that
-//! change something are refused as the kernel refuses them for devices of the mlx5 driver.
+//! [`answer`] takes a datagram from a program and returns the datagrams for it to read, without access to a socket. Commands that change
+//! something are refused as the kernel refuses them for devices of the mlx5 driver.
 
 mod call;
 mod codes;
@@ -41,7 +41,7 @@ pub fn answer(inventory: &Inventory, datagram: &[u8], asker: &Asker) -> Replies 
     out
 }
 
-/// How a request that was not refused ended.
+/// The outcome of a request that was not refused.
 enum Ended {
     /// An acknowledgement may follow.
     Answered,

@@ -8,11 +8,11 @@ use hwspec::context::{QpState, ServiceType};
 use node::devices::DeviceInfo;
 use node::{CmId, Observer, Owner, Seen};
 
-/// Most bytes of the entries in one message of a dump.
+/// Maximum size of the entries in one message of a dump.
 const TABLE: usize = 3584;
 /// The owner of objects that no program owns.
 const DRIVER: &str = "ironverbs";
-/// `MkeyRow::access`: local read, which every memory region has and no memory window; and not in use.
+/// `MkeyRow::access`: local read, which memory regions have and memory windows lack; and unused.
 const LOCAL_READ: u8 = 1;
 const FREE: u8 = 32;
 
@@ -26,7 +26,7 @@ struct Kind {
     table: u16,
     entry: u16,
     id: u16,
-    /// True if they belong to a port, which requests for one must name.
+    /// True if the objects belong to a port, which a request for one must name.
     per_port: bool,
     /// Lists the attributes of each object, with its number.
     list: List,
@@ -68,7 +68,7 @@ fn kind(command: u16) -> Result<Kind, Refused> {
 }
 
 impl Kind {
-    /// The objects on `device`, including what only administrators may see if the asker is one.
+    /// The objects on `device`, including the details for administrators if the asker is one.
     fn on(&self, call: &Call<'_>, device: &DeviceInfo) -> Vec<(u32, Attributes)> {
         let seen = call.inventory.on_node(device);
         seen.map_or(Vec::new(), |(observer, fid)| (self.list)(observer, fid, call.asker.admin))
@@ -136,7 +136,7 @@ pub fn dump(call: &mut Call<'_>, command: u16) -> Done {
     Ok(())
 }
 
-/// Splits a table into messages that fit a datagram each.
+/// Splits a table into messages, each of which fits into a datagram.
 fn parts(call: &mut Call<'_>, index: u32, device: &DeviceInfo, kind: &Kind, all: &[(u32, Attributes)]) {
     let mut rest = all;
     while !rest.is_empty() {
@@ -158,7 +158,7 @@ fn parts(call: &mut Call<'_>, index: u32, device: &DeviceInfo, kind: &Kind, all:
     }
 }
 
-/// Statistics of one memory region: its number alone, since only on-demand paging has more.
+/// Statistics of one memory region: only its number, since all others are about on-demand paging.
 pub fn get_statistics_of_mr(call: &mut Call<'_>) -> Done {
     let id = call.request.u32(attr::RES_MRN)?.ok_or(Refused::INVALID)?;
     let (index, device) = call.device()?;
@@ -232,10 +232,10 @@ fn qps(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
     let mut all = Vec::new();
     for Seen { number, owner: whose, row } in observer.objects::<QpRow>(fid) {
         let Some(kind) = qp_type(&row) else { continue };
-        // QP0 and QP1 are known by those numbers.
+        // QP0 and QP1 are shown by these numbers.
         let number = if kind < 2 { kind.into() } else { number };
         let mut out = Attributes::default();
-        // The port is named when a queue pair leaves RESET.
+        // A queue pair has a port once it has left RESET.
         if row.state != 0 {
             out.u32(attr::PORT_INDEX, PORT);
         }

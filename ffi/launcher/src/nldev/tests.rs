@@ -1,4 +1,4 @@
-//! Answers, as bytes: what of them is no program's to show.
+//! Answers byte by byte, where no program prints them.
 
 use super::message::{Attributes, request};
 use super::*;
@@ -166,8 +166,8 @@ fn an_inventory_turns_to_the_node_that_came_into_the_place_of_another() {
     assert!(inventory.observers().next().is_some_and(|o| o.is_of(dir)));
 }
 
-/// A refused node is looked at once: opening it at every question would be a visit each time. Here it becomes one that
-/// would not be refused, in the same file, which is what tells whether it is looked at.
+/// A refused node is not opened again at every request. In this test the refused file becomes valid in place, so that another try to open
+/// it would succeed.
 #[test]
 fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let scratch = Scratch::new();
@@ -182,7 +182,7 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let len = std::fs::metadata(&good).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&adapter).unwrap();
     file.set_len(len).unwrap();
-    // With the heads of the node and of the region, which say what they are.
+    // With the headers of the node and of the region, which identify their formats.
     let mut head = vec![0; 1 << 20];
     std::io::Read::read_exact(&mut std::fs::File::open(&good).unwrap(), &mut head).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
@@ -210,7 +210,7 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
         now.iter().map(|d| (d.fid, d.uverbs)).collect::<Vec<_>>(),
         [0, 1, 2, 3, 4, 5].map(|i| (i, i as u32 + 4))
     );
-    // One that could not be shown is not told again and again.
+    // A change that could not be shown is reported once only.
     assert_eq!(inventory.changed(), None);
     inventory.replace(now);
     assert_eq!((inventory.devices().len(), inventory.changed()), (6, None));
@@ -278,7 +278,7 @@ fn an_inventory_of_two_nodes_follows_both() {
     assert!(observer.is_of(&second.0) && fid == 1);
 }
 
-/// As a container has them, which was given some devices and no others.
+/// The view of a container that was given only some devices.
 #[test]
 fn an_inventory_of_some_devices_follows_these_alone() {
     let scratch = Scratch::new();
@@ -294,7 +294,7 @@ fn an_inventory_of_some_devices_follows_these_alone() {
     let now = inventory.changed().expect("an address");
     assert_eq!((now[0].clone(), now[1].ip.to_string()), (given[0].clone(), "10.0.0.5".into()));
     inventory.replace(now);
-    // A node with fewer in its place: what is not there stays as it was.
+    // A node with fewer devices takes its place: the missing devices stay as they were.
     Node::reset(&scratch.0, true).unwrap();
     drop(node_of(2));
     inventory.look();

@@ -1,10 +1,10 @@
-//! Device files for management datagrams (ib_user_mad.h): a function's `umadN`. On Ethernet there is no queue pair 0, as with a card,
-//! and nobody answers at queue pair 1 by a LID.
+//! Device files for management datagrams (ib_user_mad.h): a function's `umadN`. As with a card, Ethernet has no queue pair 0, and no agent
+//! that answers at queue pair 1 by a LID.
 //!
-//! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
-//! number. A program writes packets to the subnet, and reads those that come back. Subnet management, performance
-//! management and the subnet's administrator are answered here, other classes are said not to be supported, and packets to ports
-//! that are not there time out at once: nobody else could answer later.
+//! The file is `/dev/null` until a program's first ioctl; then the descriptor becomes a socket of ours, under the same number. The program
+//! writes packets for the subnet and reads those that come back. Subnet management, performance management and the subnet's administrator
+//! are answered here. Other classes are reported as not supported, and packets to missing ports time out at once, because no answer could
+//! come later.
 //!
 //! The administrator's tables are returned in one piece, because the kernel assembles segments for programs. If a program's buffer holds
 //! one datagram and the next is longer, it gets ENOSPC and a header with the length. A socket cannot return that, so reads of exactly this
@@ -23,14 +23,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Most agents of one file.
+/// Maximum number of agents of one file.
 const AGENTS: usize = 32;
-/// Length of what precedes a packet's MAD: the old form, and the one with a P_Key index.
+/// Length of the header before a packet's MAD: the old form, and the one with a P_Key index.
 const OLD_HEADER: usize = 56;
 const HEADER: usize = 64;
 /// Bytes of a MAD's own header.
 const MAD_HEADER: usize = 24;
-/// Packets handled in a row.
+/// Maximum number of packets handled in a row.
 const BURST: usize = 64;
 
 const _: () = assert!(ONE_DATAGRAM as usize == HEADER + MAD_SIZE);
@@ -41,7 +41,7 @@ struct File {
     /// The node of its function, and the function.
     node: PathBuf,
     fid: u8,
-    /// True if its port speaks InfiniBand.
+    /// True for a port with InfiniBand.
     infiniband: bool,
     agents: [bool; AGENTS],
     /// True if its packets have a P_Key index.
@@ -84,7 +84,7 @@ impl Umads {
         let before = (file.agents, file.wide, file.used);
         let done = file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0);
         if !listener.answer(notice, done) {
-            // A program that was interrupted asks again.
+            // An interrupted program repeats its call.
             (file.agents, file.wide, file.used) = before;
         }
     }
@@ -144,13 +144,13 @@ impl Umads {
         self.0.values().map(|file| file.ours.as_fd()).collect()
     }
 
-    /// Handles what programs wrote, and reports what had no answer in time. Closed files are dropped.
+    /// Handles the packets that programs wrote, and reports requests without an answer in time. Drops closed files.
     pub fn work(&mut self, inventory: &Inventory) {
         self.0.retain(|_, file| file.work(inventory));
     }
 }
 
-/// The device whose file a descriptor is, if it is one of ours.
+/// The device with the file behind a descriptor, if it is one of ours.
 fn function(inventory: &Inventory, process: Process, number: u32) -> Option<&DeviceInfo> {
     let path = process.file(number);
     let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
@@ -259,7 +259,7 @@ impl File {
         }
         // A sender that gives no timeout does not wait for an answer.
         if ne32(&packet, 8) != 0 {
-            // Returns what was sent, as far as it identifies the request.
+            // Returns the part of the sent packet that identifies the request.
             let lost = back(libc::ETIMEDOUT, &packet[header..header + MAD_HEADER]);
             sys::send_packet(self.ours.as_fd(), &lost);
         }
