@@ -138,7 +138,7 @@ pub(crate) struct Place {
     /// Thread id, 0 is free; and its process.
     pub tid: AtomicU32,
     pub pid: AtomicU32,
-    /// See [`State`]; the thread sleeps on this word.
+    /// The [`State`]; the thread sleeps on this word.
     pub state: AtomicU32,
     /// The function it used last.
     pub fid: AtomicU32,

@@ -30,8 +30,8 @@ thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the calling thread as a provider's own. Time stands still while it runs, but polling without a result is no wait. It reads the
-/// real counter, because it takes no signals, by which the counter is emulated.
+/// Marks the calling thread as a provider's own. Time stands still while it runs, but an empty poll does not count as a wait. It reads the
+/// real counter, because emulation takes signals, which the thread blocks.
 pub fn stay_apart() {
     APART.set(true);
     // Code that interrupts it sees that it runs.
@@ -62,7 +62,7 @@ impl Player {
         if let Some(number) = MINE.get() {
             return Some(Self { board, number });
         }
-        // SAFETY: it only touches what is the thread's own.
+        // SAFETY: the handler only touches variables of the thread.
         WATCHED.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) });
         let (tid, pid) = sys::thread();
         let places = &board.0.places;
@@ -122,18 +122,18 @@ impl Player {
         time
     }
 
-    /// It received a message sent at `time`; if unknown, at the time of the latest message of all.
+    /// Records that it received a message sent at `time`; if that is unknown, at the time of the latest message of all.
     pub fn hear(&self, time: Option<u64>) {
         let said = time.unwrap_or_else(|| self.board.0.sent.load(Acquire));
         self.place().time.store(self.now().max(said), Relaxed);
     }
 
-    /// It is about to receive by the direction `key`, or no longer is.
+    /// Records the direction `key` by which it is about to receive; `None` once it no longer is.
     pub fn listen_to(&self, key: Option<u64>) {
         self.place().listens.store(key.unwrap_or(0), SeqCst);
     }
 
-    /// It sends a message by other means than verbs. Returns the time.
+    /// Records that it sends a message by other means than verbs. Returns the time.
     pub fn say(&self) -> u64 {
         let now = self.now();
         self.board.0.sent.fetch_max(now, AcqRel);
@@ -176,7 +176,7 @@ impl Player {
         place.head.store(head.wrapping_add(1), Release);
     }
 
-    /// The thread found no completion of `fid`: it waits until there is one, or until something else may have changed.
+    /// Waits, after the thread found no completion of `fid`, until there is one or something else may have changed.
     pub fn wait(&self, fid: u8) {
         if APART.get() {
             return;
@@ -197,7 +197,7 @@ impl Player {
             return;
         }
         self.stay(State::Waiting);
-        // News may have come meanwhile from another thread, or from the conductor if it took this thread to poll memory.
+        // News may have come meanwhile from another thread, or from the conductor, if that assumed the thread to poll memory.
         if self.has_news(fid) {
             place.state.store(running, SeqCst);
             return;
@@ -228,8 +228,8 @@ impl Player {
         self.stay(how);
     }
 
-    /// The thread is seen as resting from now on. It notifies the conductor before: a conductor that has already checked other threads,
-    /// which this one may have resumed, then checks them again.
+    /// Marks the thread as resting. Notifies the conductor first: a conductor that has already checked other threads, which this one may
+    /// have resumed, then checks them again.
     fn stay(&self, how: State) {
         self.board.0.bell.fetch_add(1, SeqCst);
         self.place().state.store(how as u32, SeqCst);
@@ -375,13 +375,13 @@ impl Player {
         self.place().until.load(Acquire)
     }
 
-    /// Notes that it must be polling memory. Returns false if it did something else meanwhile.
+    /// Marks it as polling memory. Returns false if it did something else meanwhile.
     pub fn spins(&self) -> bool {
         let (running, spinning) = (State::Running as u32, State::Spinning as u32);
         self.place().state.compare_exchange(running, spinning, SeqCst, Relaxed).is_ok()
     }
 
-    /// An event that it may wait for became visible at `at`, and is noticed `notice` later.
+    /// Records that an event that it may wait for became visible at `at`. It notices the event `notice` later.
     pub fn show(&self, at: u64, notice: u64) {
         self.place().notice.store(notice, Relaxed);
         self.place().woken.store(at, Release);

@@ -53,7 +53,7 @@ pub fn thread() -> (u32, u32) {
 pub fn state(tid: u32, pid: u32) -> Option<char> {
     let path = std::ffi::CString::new(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let mut stat = [0u8; 512];
-    // SAFETY: the path ends with a zero, the kernel writes as many bytes as there are at most, and the descriptor is ours.
+    // SAFETY: the path ends with a zero, the kernel writes no more bytes than there are, and the descriptor is ours.
     let len = unsafe {
         let fd =
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);

@@ -275,7 +275,7 @@ impl Port {
         learnt.insert(mac, link);
     }
 
-    /// Sends a frame over the link that its destination is behind, or over all links if that is not known, or over `only`.
+    /// Sends a frame over `only`, or else over the link to its destination, or over all links if that is not known.
     fn emit(&self, only: Option<usize>, frame: &[u8]) {
         let known = match only {
             Some(_) => only,
@@ -296,7 +296,7 @@ impl Port {
         self.links.iter().filter_map(|link| link.send_late(now)).min()
     }
 
-    /// The link behind which the destination of a frame is, if that is known.
+    /// The link to the destination of a frame, if known.
     fn known(&self, frame: &[u8]) -> Option<usize> {
         match self.is_ethernet() {
             true => lock(&self.learnt).get(&mac_at(frame, 0)).copied(),

@@ -1,5 +1,5 @@
-//! InfiniBand over links: the way of frames by LID, and the sweep that tells each administrator of the other adapters, as a subnet manager
-//! finds them.
+//! InfiniBand over links: routing of frames by LID, and the sweep that reports the other adapters to each administrator, as a subnet
+//! manager would find them.
 
 use super::{
     port::{LOOK, Port},
@@ -39,8 +39,8 @@ impl Port {
     }
 }
 
-/// Tells the administrator of each port's adapter the ports and groups of all others whenever they change, until `stop`; then tells it that
-/// they are gone.
+/// Reports the ports and groups of all other adapters to the administrator of each port's adapter whenever they change, until `stop`; then
+/// reports that they are gone.
 pub fn sweep(ports: &[Arc<Port>], stop: &AtomicBool, ended: &UnixStream) {
     let mut told: Vec<Vec<Announcement>> = vec![Vec::new(); ports.len()];
     while !stop.load(Acquire) {

@@ -64,8 +64,8 @@ macro_rules! instead {
         /// As of the function of this name in libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-            // SAFETY: the caller keeps to the contract of libc's function: a pointer is null where that may be, or valid as the function has it
-            // and for as long. The kernel checks what system calls are given, and libc's own function gets what it would have got.
+            // SAFETY: the caller keeps to the contract of libc's function: a pointer is null where that is permitted, or valid as long as
+            // the function requires. The kernel checks what system calls are given, and libc's own function gets what it would have got.
             #[allow(unused_unsafe)]
             unsafe { $body }
         }

@@ -16,7 +16,7 @@ type Ask = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 fn end(fd: c_int, ask: Ask) -> Option<[u8; 128]> {
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let mut len = bytes.len() as socklen_t;
-    // SAFETY: the kernel writes as many bytes as there are at most.
+    // SAFETY: the kernel writes no more bytes than there are.
     (unsafe { ask(fd, bytes.as_mut_ptr().cast(), &raw mut len) } == 0 && len > 2).then_some(bytes)
 }
 
@@ -100,7 +100,7 @@ fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
 fn limit(fd: c_int, option: c_int, flags: c_int) -> Option<u64> {
     let _errno = Errno::keep();
     let (mut limit, mut len) = (timeval { tv_sec: 0, tv_usec: 0 }, size_of::<timeval>() as socklen_t);
-    // SAFETY: the kernel writes as many bytes as there are at most.
+    // SAFETY: the kernel writes no more bytes than there are.
     let failed =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut limit).cast(), &raw mut len) };
     let ns = limit.tv_sec as u64 * 1_000_000_000 + limit.tv_usec as u64 * 1000;
@@ -138,7 +138,7 @@ unsafe fn bytes_of(message: *const msghdr) -> size_t {
 /// The result of a connect that ended in the background.
 fn outcome(fd: c_int) -> c_int {
     let (mut error, mut len) = (0, size_of::<c_int>() as socklen_t);
-    // SAFETY: the kernel writes as many bytes as there are at most.
+    // SAFETY: the kernel writes no more bytes than there are.
     match unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len)
     } {

@@ -209,7 +209,7 @@ impl Timer {
         if self.is(Kind::File) {
             self.expire(id, times);
         } else if self.is(Kind::Condition) {
-            // SAFETY: the thread that waits for it does so until `unread` says that this is done.
+            // SAFETY: the thread that waits for it does so until `unread` shows that this is done.
             unsafe { libc::pthread_cond_broadcast(id as *mut pthread_cond_t) };
             self.unread.store(1, SeqCst);
         } else if tid != 0 {
@@ -232,7 +232,7 @@ impl Timer {
     fn expire(&self, fd: u64, times: u64) {
         let mut file = libc::pollfd { fd: fd as c_int, events: libc::POLLIN, revents: 0 };
         let (now, none) = (time_of(0), null_mut::<c_void>());
-        // SAFETY: the kernel reads and writes what is ours, and refuses a file that is no timer.
+        // SAFETY: the kernel accesses only memory of ours, and refuses a file that is not a timer.
         unsafe {
             let unread = libc::syscall(libc::SYS_ppoll, &raw mut file, 1, &raw const now, none) > 0;
             let ticks = times + if unread { self.unread.load(Relaxed) } else { 0 };
@@ -304,7 +304,7 @@ fn keep(board: Board) -> bool {
         }
     }
     while KEEPER.load(SeqCst) == BEGINS {
-        // SAFETY: it takes nothing. The keeper runs, so time stands still, though this thread yields.
+        // SAFETY: it takes no arguments. The keeper runs, so time stands still, though this thread yields.
         unsafe { libc::syscall(libc::SYS_sched_yield) };
     }
     SETS.fetch_add(1, SeqCst);
@@ -341,7 +341,7 @@ pub fn wait_limited(
     let timer = Timer::new(Kind::Condition, condition.addr() as u64, CLOCK_MONOTONIC, (0, [0; 2]))?;
     let cancels = |state| {
         let mut before = 0;
-        // SAFETY: it writes to what is ours. A thread that was cancelled while it waits would leave the timer behind.
+        // SAFETY: it writes to a variable of ours. A thread that was cancelled while it waits would leave the timer behind.
         unsafe { pthread_setcancelstate(state, &raw mut before) };
         before
     };

@@ -80,7 +80,7 @@ pub fn ready(fd: c_int, events: c_short, ns: u64) -> Result<(), c_int> {
     let mut file = pollfd { fd, events, revents: 0 };
     let found = waited(Some(ns), |ns| {
         let (at, mask): (_, *const sigset_t) = (time_of(ns), null());
-        // SAFETY: the kernel reads and writes what is ours.
+        // SAFETY: the kernel accesses only memory of ours.
         unsafe { libc::syscall(libc::SYS_ppoll, &raw mut file, 1, &raw const at, mask, SIGNALS) }
     });
     match found {
