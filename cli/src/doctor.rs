@@ -1,4 +1,4 @@
-//! `ironverbs doctor`: what this host lacks, and how to get it.
+//! `ironverbs doctor`: the features that this host lacks, and how to get them.
 
 use std::collections::BTreeSet;
 use std::env;

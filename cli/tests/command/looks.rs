@@ -130,7 +130,7 @@ fn a_plan_of_faults_needs_virtual_time() {
     }
 }
 
-/// Makes the adapter's region in this file one of the version before.
+/// Gives the adapter's region in this file the previous version.
 fn age(file: &File) {
     let mut at = 0;
     loop {

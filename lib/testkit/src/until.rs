@@ -9,11 +9,11 @@ use std::{
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Waits until `so` returns true, for `limit` at most. It is asked at least once.
+/// Calls `so` until it returns true, at least once.
 ///
 /// # Panics
 ///
-/// If it did not return true in time, with `what` and at the caller's line.
+/// If `limit` has passed without that. The message has `what` and the caller's line.
 #[track_caller]
 pub fn until(what: impl Display, limit: Duration, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();

@@ -17,9 +17,9 @@ pub mod attribute {
 
 /// Class version of subnet management packets.
 pub const CLASS_VERSION: u8 = 1;
-/// `node_type`: channel adapter, switch.
+/// `node_type`: channel adapter.
 pub const CHANNEL_ADAPTER: u8 = 1;
-/// See [`CHANNEL_ADAPTER`].
+/// `node_type`: switch.
 pub const SWITCH: u8 = 2;
 /// GUIDs in a `GuidInfo` block.
 pub const GUIDS_PER_BLOCK: usize = 8;
@@ -35,9 +35,9 @@ pub mod port_state {
     pub const ACTIVE: u8 = 4;
 }
 
-/// `port_physical_state`: disabled, link up.
+/// `port_physical_state`: disabled.
 pub const PHYS_DISABLED: u8 = 3;
-/// See [`PHYS_DISABLED`].
+/// `port_physical_state`: link up.
 pub const PHYS_LINK_UP: u8 = 5;
 /// `mtu_cap` and `neighbor_mtu`: 2048 bytes.
 pub const MTU_2048: u8 = 4;
