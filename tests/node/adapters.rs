@@ -99,7 +99,7 @@ fn adapters_of_one_machine_reach_each_other_over_the_wire() {
     assert!(sent >= 200 * 16, "expected each WRITE's packets on the link, found {link}");
 }
 
-/// Nodes that a view could not tell apart, or that a program could not address, are refused with one line.
+/// Nodes that a view could not distinguish, or that a program could not address, are refused with one line.
 #[test]
 fn nodes_that_would_be_taken_for_each_other_are_refused() {
     let first = Node::new("adapters-refused", 1);

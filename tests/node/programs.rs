@@ -116,7 +116,7 @@ fn messages_are_echoed_quickly() {
     assert!(each < Duration::from_millis(2), "{each:?} a round");
 }
 
-/// The peer does not exist: after eight timeouts of 67 ms there is an event, although nobody polls.
+/// The peer does not exist: after eight timeouts of 67 ms there is an event, although no program polls.
 #[test]
 fn timers_and_events_need_no_poller() {
     let (_scratch, node) = Scratch::with_node(2);

@@ -1,4 +1,4 @@
-//! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
+//! Debian's programs in virtual time print the figures of `ironverbs sim`, the same in every run.
 
 use ironverbs_tests::{
     program::{built, may_send_raw},
@@ -26,13 +26,13 @@ fn rows(node: &Node, tool: &str, options: &[&str]) -> Vec<Vec<f64>> {
     pair.rows()
 }
 
-/// Checks that `found` is as `expected` up to a share of it, and to the last digit of those that perftest prints.
+/// Checks that `found` is within a share of `expected`, or within the last digit that perftest prints.
 #[track_caller]
 fn near(found: f64, expected: f64, share: f64, what: impl std::fmt::Display) {
     assert!((found - expected).abs() <= share * expected + 0.01, "{what}: {found}, not {expected}");
 }
 
-/// Programs whose figures are compared: the tool, its options, and the column that counts.
+/// Programs with figures to compare: the tool, its options, and the column.
 const COMPARED: [(&str, &[&str], usize); 11] = [
     ("ib_send_lat", &["-s", "2", "-n", "1000"], 4),
     ("ib_send_lat", &["-s", "4096", "-n", "1000"], 4),
@@ -57,8 +57,8 @@ fn perftest_prints_what_the_simulation_says() {
     }
 }
 
-/// The retransmissions of the request take seconds; time goes on to deadlines before them within a sixty-fourth of what was polled so far,
-/// and within 50 us.
+/// The retransmissions of the request take seconds. Time reaches earlier deadlines to within a sixty-fourth of the time polled so far, and
+/// within 50 us.
 #[test]
 fn a_program_that_polls_until_a_deadline_comes_back_then() {
     let program = compiled("deadline");
@@ -84,7 +84,7 @@ fn on_infiniband_perftest_prints_what_the_simulation_says() {
     }
 }
 
-/// The conductor has the first one's stderr, and ends when no program is left.
+/// The conductor shares the first program's stderr, and ends when no program is left.
 #[test]
 fn a_program_that_has_not_been_waited_for_holds_up_no_other() {
     let node = Node::new("timed-zombie", 1).timed();
@@ -99,14 +99,14 @@ fn a_program_that_has_not_been_waited_for_holds_up_no_other() {
     second.finish();
 }
 
-/// Datagrams to a group, and frames that are none of RDMA's: a program that posts and leaves has sent.
+/// Datagrams to a group, and raw frames: requests that a program posts right before it exits are sent.
 #[test]
 fn groups_and_raw_frames_live_in_virtual_time() {
     let node = Node::new("timed-group", 2).timed();
     let group = |words: &str| node.start(&words.split_whitespace().collect::<Vec<_>>());
     let receiver = group("mckey -m 224.1.1.1 -b 127.0.0.2 -C 30");
-    // The three seconds that the sender waits for others to join are over at once, so it begins when the receiver has its queue pair and, a
-    // moment later, has joined.
+    // The sender waits three seconds for others to join, which pass at once in virtual time. So it starts after the receiver has its queue
+    // pair and, a moment later, has joined.
     let has_queue_pair = || node.ironverbs(&["node", "status"], &[]).end().contains("iron1: up; qp 2");
     until("the receiver has a queue pair", Duration::from_secs(30), has_queue_pair);
     sleep(Duration::from_millis(500));
@@ -126,7 +126,7 @@ fn groups_and_raw_frames_live_in_virtual_time() {
     sleep(Duration::from_secs(1));
     let said = end("--client", "iron2", two, one).finish();
     server.finish();
-    // There and back by the same units as a SEND of that size.
+    // Both directions use the same units as a SEND of that size.
     let found = figures(&said).pop().expect("a row")[4];
     near(found, sim(&["send_lat", "-s", "1024"])[0][4], 0.05, "raw frames");
 }
@@ -143,15 +143,15 @@ fn all_sizes_are_as_in_the_simulation() {
     }
 }
 
-/// The figures that are compared of UCX: its test, its messages' size, the column of its last row, and the same by the simulation. A tagged
-/// message has eight bytes of UCX's before it.
+/// UCX's figures to compare: the test, its message size, the column of its last row, and the command and column of the simulation. A tagged
+/// message starts with eight bytes of UCX's own.
 const UCX: [(&str, &str, usize, &[&str], usize); 3] = [
     ("tag_lat", "8", 2, &["send_lat", "-s", "16"], 5),
     ("ucp_put_lat", "8", 2, &["write_lat", "-s", "8"], 5),
     ("ucp_put_bw", "65536", 4, &["write_bw", "-s", "65536", "-n", "1000"], 3),
 ];
 
-/// It measures by the processor's counter, from before its first function begins, and has a thread of its own for events.
+/// UCX measures with the processor's counter, even before its first function begins, and has a thread for events.
 #[test]
 fn ucx_takes_what_the_simulation_says() {
     let node = Node::new("timed-ucx", 2).timed();
@@ -162,7 +162,7 @@ fn ucx_takes_what_the_simulation_says() {
             last.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let (found, expected) = (row.get(column).copied().unwrap_or_default(), sim(words)[0][of_sim]);
         near(found, expected, 0.01, format_args!("{test} {size}:\n{said}"));
-        // UCX takes its median by the counter and its average by a clock: the two agree.
+        // UCX computes the median from the counter and the average from a clock; the two agree.
         assert!((0.9..1.1).contains(&(row[1] / row[2])), "{test} {size}: {said}");
     }
 }
@@ -176,7 +176,7 @@ fn two_ranks_of_mpi_take_what_the_simulation_says() {
         row.and_then(|took| took.trim().parse().ok())
             .unwrap_or_else(|| panic!("{size} is missing in\n{said}"))
     };
-    // With the sixteen bytes by which MPI knows messages, and UCX's eight.
+    // MPI adds sixteen bytes to identify a message, and UCX eight.
     for (size, whole) in [("4", "28"), ("16", "40"), ("4096", "4120")] {
         near(taken(size), sim(&["send_lat", "-s", whole])[0][5], 0.02, format_args!("{size}:\n{said}"));
     }
@@ -195,7 +195,7 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
             if tool == "ib_send_lat" {
                 return assert_eq!(now, first, "{tool}, {how}");
             }
-            // Of a program that looks at memory a seldom long notice may fall to another message: the last percentiles are not compared.
+            // When a program polls memory, a rare long delay may affect another message, so the last percentiles are not compared.
             assert_eq!(now[..3], first[..3], "{tool}, {how}: {now:?}, at first {first:?}");
             let near = |column: usize| (now[column] - first[column]).abs() < 0.015;
             assert!(near(4) && near(5), "{tool}, {how}: {now:?}, at first {first:?}");
@@ -209,7 +209,7 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
     }
 }
 
-/// A program of perftest measures what the simulation says while `plan` is applied to its frames. Returns the timeline.
+/// Checks that a perftest program measures the simulation's figures while `plan` is applied to its frames. Returns the timeline.
 fn under_faults(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
     let file = |name: &str| node.dir().with_extension(name);
     let (file, timeline) = (file("toml"), file("json"));
@@ -218,7 +218,7 @@ fn under_faults(node: Node, plan: &str, tool: &str, options: &[&str]) -> String 
     let found = rows(&node, tool, options)[0][3];
     let word = file.display().to_string();
     near(found, sim(&[&[&tool[3..], "--faults", &word], options].concat())[0][3], 0.01, tool);
-    // The conductor writes it when its programs have been gone for a while.
+    // The conductor writes it some time after its programs have ended.
     until("a timeline", Duration::from_secs(20), || timeline.exists());
     sleep(Duration::from_millis(100));
     let text = fs::read_to_string(&timeline).expect("a timeline");
@@ -235,7 +235,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
 }
 
-/// Its receives are used up, and its peer waits as long as the RNR NAK says.
+/// The program runs out of receives, and its peer waits for the time in the RNR NAK.
 #[test]
 fn a_program_on_no_processor_costs_what_it_does_in_the_simulation() {
     let plan = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
@@ -257,7 +257,7 @@ fn programs_that_wait_for_events_and_connections_live_in_virtual_time() {
     assert_eq!(pair.client.matches("ping data: rdma-ping-").count(), 50, "{}", pair.client);
 }
 
-/// By way of a shell, whose child begins with the processor's own counter.
+/// Started by a shell: its child starts with the real counter of the processor.
 #[test]
 fn sleeps_take_their_time_and_none_of_this_machines() {
     let node = Node::new("timed-sleeps", 1).timed();
@@ -269,7 +269,7 @@ fn sleeps_take_their_time_and_none_of_this_machines() {
     assert!(begin.elapsed().as_secs() < 60);
 }
 
-/// Waits for nothing that comes, by each call that has a limit, and alarms.
+/// Waits in vain by each call with a time limit, and sets alarms.
 const WAITS: &str = r#"
 import asyncio, os, queue, select, signal, socket, sys, threading, time
 reader, _ = os.pipe()
@@ -312,11 +312,11 @@ print(signal.alarm(0), signal.alarm(0), len(select.select([], [reader], [], 0)[1
 fn waits_with_limits_and_alarms_end_at_a_time_of_the_node() {
     let node = Node::new("timed-waits", 1).timed();
     let begin = Instant::now();
-    // Beside a thread that sleeps, time goes on by itself.
+    // Beside a thread that sleeps, time advances by itself.
     let said = node.run(&["python3", "-c", WAITS, "beside"]);
     assert_eq!(said, "600.0\n".repeat(8) + "1800.0\n2.0\n10 0 0\n");
     assert!(begin.elapsed().as_secs() < 60);
-    // Alone it goes on as this machine's, because a program that is not of the node might come.
+    // Without one, time advances with this machine's, because a program might join the node.
     let alone = Instant::now();
     let said = node.run(&["python3", "-c", WAITS]);
     assert_eq!(said, "0.2\n".repeat(8) + "0.6\n2.0\n10 0 0\n");
@@ -354,12 +354,12 @@ fn a_run_for_a_second_takes_a_second_of_the_node_and_prints_the_same_again() {
     let expected = sim(&["write_bw", "-s", "65536"])[0][3];
     let (messages, found) = (first[0][1], first[0][3]);
     assert!((found - expected).abs() <= 0.01 * expected, "{found}, not {expected}");
-    // MiB in a second are sixteen messages each.
+    // The run lasts a second, and a MiB is sixteen messages.
     assert!((messages / 16.0 - found).abs() <= 0.01 * found, "{messages} messages");
     assert_eq!(rows(&node, "ib_write_bw", &options), first);
 }
 
-/// Some measure the processor's counter, others believe the kernel.
+/// Some programs measure the processor's counter, others trust the kernel.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_processor_is_said_to_be_as_fast_as_its_counter() {

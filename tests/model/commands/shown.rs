@@ -1,4 +1,4 @@
-//! For every object: a query shows each field that its creation took.
+//! Creates every kind of object and checks that a query shows each field that the creation took.
 
 use super::*;
 use hwspec::{
@@ -17,14 +17,15 @@ pub struct Kind {
     at: [usize; 2],
     /// The fields of the context, without structures in between: name, first bit, width.
     fields: Vec<(String, usize, usize)>,
-    /// Names of fields that the adapter takes and does not show, or shows as it sets them; a structure stands for its fields.
+    /// Fields that the adapter takes and does not show, or shows with a value of its own; the name of a structure stands for all its
+    /// fields.
     others: &'static [&'static str],
 }
 
-/// State that the device owns, which a driver leaves zero. Of an event queue, `ec` and `oi` are never asked for.
+/// State that the device owns, which a driver leaves zero. No driver sets `ec` and `oi` of an event queue.
 const STATE: &str = "\
     status state st consumer_counter producer_counter last_notified_index last_solicit_index";
-/// Fields of a work queue for hairpin, striding, header split and SHAMPO, which are not offered, and its counters.
+/// Fields of a work queue for hairpin, striding, header split and SHAMPO, which the adapter does not offer, and its counters.
 const WORK_QUEUE: &str = "\
     wq.end_padding_mode wq.cd_slave wq.hds_skip_first_sge wq.log2_hds_buf_size wq.hw_counter \
     wq.sw_counter wq.log_hairpin_num_packets wq.log_hairpin_data_sz wq.log_wqe_num_of_strides \
@@ -38,13 +39,14 @@ const TRANSITIONS: &str = "\
     log_ack_req_freq log_sra_max retry_count rnr_retry cur_rnr_retry cur_retry_count next_send_psn \
     last_acked_psn ssn log_rra_max atomic_mode rre rwe rae min_rnr_nak next_rcv_psn q_key rmsn \
     hw_sq_wqebb_counter sw_sq_wqebb_counter hw_rq_counter sw_rq_counter";
-/// Fields of a queue pair for services and features that are not offered, or not for a reliable connection without an SRQ.
+/// Fields of a queue pair for services and features that the adapter does not offer, or not for a reliable connection without an SRQ.
 const OTHER_QPS: &str = "\
     isolate_vl_tc req_e2e_credit_mode offload_type end_padding_mode block_lb_mc atomic_like_write_en \
     latency_sensitive drain_sigerr ts_format ulp_stateless_offload_mode fre log_num_dci_stream_channels \
     log_num_dci_errored_streams cd_slave_receive cd_slave_send cd_master xrcd srqn_rmpn_xrqn cgs cs_req \
     cs_res dc_access_key dbr_umem_id";
-/// Fields of a completion queue for compressed entries and moderation that starts again, which are not offered, and of a record in a umem.
+/// Fields of a completion queue for compressed entries and restarted moderation, which the adapter does not offer, and for a record in a
+/// umem.
 const OTHER_CQS: &str = "\
     scqe_break_moderation_en cq_period_mode mini_cqe_res_format cqe_compression_layout dbr_umem_id";
 const OTHER_KEYS: &str = "\
@@ -63,7 +65,7 @@ fn flat(fields: &[Field], prefix: &str, from: usize, all: &mut Vec<(String, usiz
     }
 }
 
-/// The place of the structure with rows `inner` in `outer`, in bytes.
+/// Offset in bytes of the structure with rows `inner` in `outer`.
 fn place(outer: &[Field], inner: &[Field]) -> usize {
     outer.iter().find(|field| std::ptr::eq(field.inner, inner)).expect("the context").offset / 8
 }
@@ -88,7 +90,7 @@ impl Kind {
         Self { create, query, destroy, input, at, fields, others }
     }
 
-    /// Creates an object by `input`, and returns its context as the query shows it. `None` if the adapter refuses it.
+    /// Creates an object with `input` and returns the context that a query shows. `None` if the adapter refuses it.
     fn shown(&self, bed: &mut Bed, input: &[u8]) -> Option<Vec<u8>> {
         let made: Reply = bed.reply_to(0, self.create, 0, input, 16);
         if made.status() != Status::Ok {

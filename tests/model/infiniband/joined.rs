@@ -1,4 +1,4 @@
-//! Two adapters that a link joins to one subnet: packets by LID, and an administrator on each that answers for both.
+//! Two adapters that a link joins to one subnet: packets by LID, and an administrator on each adapter that answers for both.
 
 use super::{common::*, directed};
 use devmodel::{
@@ -42,12 +42,12 @@ impl Joined {
             bed
         };
         let mut joined = Self([adapter(0), adapter(1)]);
-        // As a link does until nothing changes: switches get their ports to each other first.
+        // Like a link, sweeps until nothing changes: the first sweep gives the switches the ports that lead to each other.
         (0..2).for_each(|_| joined.sweep());
         joined
     }
 
-    /// Tells each administrator of the other adapter.
+    /// Reports the other adapter to each administrator.
     fn sweep(&mut self) {
         let [a, b] = [0, 1].map(|i| self.0[i].adapter.announce());
         self.0[0].learn(&[b]);
@@ -88,7 +88,7 @@ impl Joined {
         answer
     }
 
-    /// The LID that adapter `i` knows for a GID; an error is the status.
+    /// The LID that adapter `i` has for a GID; the error is the status.
     fn lid_of(&mut self, i: usize, dgid: [u8; 16]) -> Result<u16, u16> {
         let wanted = PathRecord::with(|s| s.sgid(identity::port_gid(i as u16, 1)).dgid(dgid));
         let answer = self.ask(i, Method::Get, SaAttribute::PathRecord, path::SGID | path::DGID, &wanted);
@@ -145,7 +145,7 @@ fn each_administrator_knows_the_ports_of_both() {
     }
 }
 
-/// 10.9.3: GUIDs that a PF gives, and partitions, are seen at the next sweep.
+/// 10.9.3: the next sweep shows GUIDs that a PF assigned, and partitions.
 #[test]
 fn what_changes_of_a_port_is_known_on_the_other_adapter() {
     let mut joined = Joined::new();
@@ -176,7 +176,7 @@ fn ports_of_an_adapter_that_leaves_are_gone() {
     assert_eq!(joined.lid_of(0, there), Err(status::NO_RECORDS));
     joined.sweep();
     assert!(joined.lid_of(0, there).is_ok());
-    // A link that was killed tells nobody.
+    // A killed link sends no last report.
     OutletRing::of(joined.0[0].adapter.region(), Outlet::Uplink).open(false);
     assert_eq!(joined.lid_of(0, there), Err(status::NO_RECORDS));
 }
@@ -215,7 +215,7 @@ fn connections_and_datagrams_reach_the_other_adapter() {
     assert_eq!(b.bytes(slot)[40..104], text);
 }
 
-/// 15.2.5.17, 10.5: whoever joins, on whichever adapter, joins the same group.
+/// 15.2.5.17, 10.5: a port joins the same group on either adapter.
 #[test]
 fn a_group_has_members_on_both_adapters() {
     let mut joined = Joined::new();
@@ -248,7 +248,7 @@ fn a_group_has_members_on_both_adapters() {
     assert_eq!(joined.0[1].one(receiver.recv_cq).byte_len, 104);
 }
 
-/// 14.4.11: ports whose groups are not what they were are told to register again.
+/// 14.4.11: ports with groups that have changed are told to register again.
 #[test]
 fn a_group_that_both_have_made_is_that_of_the_lower_number() {
     let mut joined = Joined::new();
@@ -295,7 +295,7 @@ fn directed_routes_lead_through_both_switches() {
     assert_eq!(answer.return_path()[1..4], [2, 5, 1]);
     assert!(ask(&mut joined, &[1, 6, 3], Method::Set).is_none(), "ports are managed by their own PF");
     assert!(ask(&mut joined, &[1, 6, 7], Method::Get).is_none(), "there is no third adapter");
-    // A route may come home.
+    // A route may end at its sender's adapter.
     let answer = ask(&mut joined, &[1, 6, 5, 3], Method::Get).expect("an answer");
     assert_eq!(smp::NodeInfo::read(&answer.data()).node_guid(), identity::guid(0, 2));
 }
@@ -335,7 +335,7 @@ fn frames_that_no_other_adapter_may_send_are_not_admitted() {
     assert!(!admits(far, bed.switch_lid(), 0, &general) && !admits(far_switch, near, 0, &general));
 }
 
-/// An announcement is of another adapter's ports and groups as such: nothing of it says who is a member.
+/// An announcement has the ports and groups of an adapter, but not the members of the groups.
 #[test]
 fn an_adapter_announces_what_others_may_know() {
     let mut joined = Joined::new();

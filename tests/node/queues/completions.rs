@@ -241,7 +241,7 @@ struct Own {
 }
 
 #[allow(unsafe_code)] // memory for a device comes from the allocator
-// SAFETY: the memory is allocated for this call, and nobody else has its address.
+// SAFETY: the memory is allocated for this call, and no other code has its address.
 unsafe impl Buffers for Own {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
         let layout = Layout::from_size_align(len, align).expect("a layout");

@@ -70,8 +70,8 @@ impl Shortage {
         said.contains("ironverbs: ") || words.any(|words| said.contains(&words))
     }
 
-    /// Returns true if the failure may have occurred in a stock program or library, which do not report the cause; `code` is the exit code.
-    /// A frame that finds no memory is lost, as on a network, so its receiver reports a timeout.
+    /// Returns true if a stock program or library may have failed, which does not report the cause; `code` is the exit code. A frame that
+    /// finds no memory is lost, as on a network, so its receiver reports a timeout.
     fn is_anybodys(&self, code: i32, said: &str) -> bool {
         let kind = self.kind.name;
         code != LAUNCHER

@@ -7,7 +7,7 @@ use std::process::Command;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/chart");
 const NAMESPACE: &str = "ironverbs";
 
-/// Gives the node the image. False, with a word, where it cannot be built here.
+/// Loads the image into the node. Returns false, and prints the reason, if this host cannot build it.
 fn image(cluster: &Cluster) -> bool {
     let file = cluster.folder().join("ironverbs.tar");
     let mut command = Command::new("timeout");

@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A cluster in a folder of its own, ended and removed with this.
+/// A cluster in its own folder. Dropping it ends and removes the cluster.
 pub struct Cluster {
     folder: PathBuf,
     programs: GoPrograms,
-    /// Its form, as the script's variables.
+    /// Variables of the script that describe the cluster.
     form: &'static [(&'static str, &'static str)],
 }
 
-/// Runs a command that is bounded in time itself, and returns what it printed and how it ended.
+/// Runs a command that limits its own time. Returns its output and status.
 fn run(mut command: Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a command");
@@ -29,8 +29,8 @@ fn run(mut command: Command, input: &str) -> Output {
 }
 
 impl Cluster {
-    /// Starts one of a form that variables of `scripts/kubernetes.sh` say. `None`, with a word, where something is missing that it or the
-    /// test `needs`.
+    /// Starts a cluster with these variables of `scripts/kubernetes.sh`. Returns `None`, and prints the reason, if something is missing
+    /// that the script or the test `needs`.
     pub fn new(form: &'static [(&'static str, &'static str)], needs: &[&str]) -> Option<Self> {
         let needs = [&["kubelet", "multus", "sriovdp"], needs].concat();
         let programs = GoPrograms::with(&["kubernetes", "cni", "charts"], &needs)?;
@@ -53,7 +53,7 @@ impl Cluster {
         command
     }
 
-    /// Runs a command of `scripts/kubernetes.sh` that has to succeed, and returns what it printed.
+    /// Runs a command of `scripts/kubernetes.sh`, which must succeed. Returns its output.
     fn script_said(&self, words: &[&str]) -> String {
         let done = run(self.script(180, words), "");
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -61,33 +61,33 @@ impl Cluster {
         said
     }
 
-    /// Runs a program on a node that may fail; returns whether it succeeded, and what it said on either stream.
+    /// Runs a program on a node. Returns true if it succeeded, and the output of both its streams.
     pub fn tried_on(&self, node: u8, words: &[&str]) -> (bool, String) {
         let done = run(self.script(180, &[&["on", &node.to_string()], words].concat()), "");
         (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
-    /// Runs kubectl with `input`, and returns what it printed, or its complaint if it failed.
+    /// Runs kubectl with `input`. Returns its output, or its error output if it failed.
     pub fn kubectl(&self, words: &[&str], input: &str) -> Result<String, String> {
         let done = run(self.script(180, &[&["kubectl"], words].concat()), input);
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if done.status.success() { Ok(said(&done.stdout)) } else { Err(said(&done.stderr)) }
     }
 
-    /// Asks `kubectl get` for a JSON path of something; returns nothing if that is not there.
+    /// Queries a JSON path of an object with `kubectl get`. Returns an empty string if it does not exist.
     pub fn get(&self, what: &[&str], path: &str) -> String {
         let path = format!("jsonpath={path}");
         let words = [&["get"], what, &["-o", &path]].concat();
         self.kubectl(&words, "").unwrap_or_default()
     }
 
-    /// Applies manifests, which others may have to be known for first.
+    /// Applies manifests. Retries, because their kinds may not be known yet.
     pub fn apply(&self, manifests: &str) {
         self.until("manifests to be taken", 60, || self.kubectl(&["apply", "-f", "-"], manifests));
     }
 
-    /// Installs a chart of those beside programs, or of a folder, as `release`, with values, by helm beside the control plane; or gives what is
-    /// installed other values.
+    /// Installs or upgrades `release` with `values`, by helm next to the control plane. The chart is one of those next to the programs, or
+    /// in a folder.
     pub fn helm(&self, release: &str, namespace: &str, chart: &str, values: &[&str]) {
         let found =
             |name: &str| self.programs.find(name).unwrap_or_else(|| name.into()).display().to_string();
@@ -99,7 +99,7 @@ impl Cluster {
         self.script_said(&[&words[..], &["--set", &values]].concat());
     }
 
-    /// Returns what helm makes of a chart in a folder.
+    /// Returns the manifests that helm renders from a chart in a folder.
     pub fn rendered(&self, namespace: &str, chart: &str, values: &[&str]) -> String {
         let mut command = Command::new("timeout");
         command.arg("20").arg(self.programs.find("helm").expect("helm"));
@@ -109,13 +109,13 @@ impl Cluster {
         String::from_utf8_lossy(&done.stdout).into_owned()
     }
 
-    /// Numbers of its Linux nodes, as the form has them.
+    /// Numbers of its Linux nodes.
     pub fn nodes(&self) -> RangeInclusive<u8> {
         let nodes = self.form.iter().find(|(name, _)| *name == "NODES").map_or("2", |(_, nodes)| nodes);
         1..=nodes.parse().expect("a number of nodes")
     }
 
-    /// Gives the nodes a CNI plugin that none of them has by itself.
+    /// Installs a CNI plugin on the nodes.
     pub fn plugin(&self, name: &str) {
         let file = self.programs.find(name).expect("a program that the test needs");
         for node in self.nodes() {
@@ -128,20 +128,20 @@ impl Cluster {
         &self.folder
     }
 
-    /// Gives the nodes an image of a file, which goes.
+    /// Loads an image from a file into the nodes, and removes the file.
     pub fn load_file(&self, file: &Path) {
         self.script_said(&["load", file.to_str().expect("a name in ASCII")]);
         fs::remove_file(file).expect("our own file");
     }
 
-    /// Reads one of the files that were copied beside programs.
+    /// Reads one of the files next to the programs.
     pub fn manifest(&self, name: &str) -> String {
         let path = self.programs.find(name).unwrap_or_else(|| panic!("no {name}"));
         fs::read_to_string(path).expect("a manifest")
     }
 
-    /// Gives the nodes an image with programs by others, which lie where theirs do: `(program, path there)`. Without a path it is a program
-    /// of this host, with its libraries.
+    /// Loads an image with third-party programs into the nodes, at the paths of their own images: `(program, path there)`. Without a path
+    /// it is a program of this host, with its libraries.
     pub fn image(&self, name: &str, programs: &[(&str, &str)], entry: &[&str]) {
         let files: Vec<String> = programs
             .iter()
@@ -157,7 +157,7 @@ impl Cluster {
         self.load(name, &words, entry);
     }
 
-    /// Gives the nodes an image of this host's programs, with their libraries.
+    /// Loads an image with programs of this host and their libraries into the nodes.
     pub fn load(&self, name: &str, words: &[&str], entry: &[&str]) {
         let short: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let file = self.folder.join(format!("{short}.tar"));
@@ -169,7 +169,7 @@ impl Cluster {
         self.load_file(&file);
     }
 
-    /// Waits until `so` is, whose error is said if it never comes.
+    /// Waits until `so` succeeds. A timeout reports its last error.
     pub fn until<T>(&self, what: &str, seconds: u64, mut so: impl FnMut() -> Result<T, String>) -> T {
         let began = Instant::now();
         loop {
@@ -192,7 +192,7 @@ impl Cluster {
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
 
-    /// Waits until as many of a resource can be given on a node.
+    /// Waits until a node has this count of an allocatable resource.
     pub fn until_allocatable(&self, node: &str, resource: &str, count: u32) {
         let path = format!("{{.status.allocatable.{}}}", resource.replace('.', "\\."));
         self.until(&format!("{count} {resource} on {node}"), 90, || {
@@ -211,7 +211,7 @@ impl Cluster {
         }
     }
 
-    /// Runs a program in a pod, which has to succeed, and returns what it printed.
+    /// Runs a program in a pod. It must succeed; returns its output.
     pub fn exec(&self, pod: &str, words: &[&str]) -> String {
         let done = self.kubectl(&[&["exec", pod, "--"], words].concat(), "");
         done.unwrap_or_else(|why| panic!("{pod}: {words:?}: {why}"))
@@ -220,15 +220,15 @@ impl Cluster {
     /// Runs a server of perftest in one pod and its client in another, which connects to `address`; returns the numbers in the last
     /// line of the client's table.
     ///
-    /// perftest measures the processor's clock when it begins, and where a busy machine disturbs it all its times are infinite. So it has
-    /// another try.
+    /// perftest measures the processor's clock at its start. If a busy machine disturbs that, all its times are infinite, so the run is
+    /// repeated.
     pub fn perftest(&self, server: &str, client: &str, address: &str, words: &[&str]) -> Vec<f64> {
         let mut said = String::new();
         for _ in 0..3 {
             said = self.perftest_once(server, client, address, words);
             let row = said.lines().skip_while(|line| !line.contains("#bytes")).nth(1).unwrap_or_default();
             let row: Vec<f64> = row.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            // Behind them, latency's table has a deviation, which perftest gives as no number on a busy machine.
+            // The deviation that follows in the table of latencies may be NaN on a busy machine.
             if row.len() >= 5 && row[..5].iter().all(|number| number.is_finite()) {
                 return row;
             }
@@ -242,16 +242,16 @@ impl Cluster {
         said
     }
 
-    /// Connects a client in one pod to a server in another by rdma_cm, and lets them exchange messages.
+    /// Connects a client in one pod to a server in another by rdma_cm, and has them exchange messages.
     ///
-    /// By rping: perftest of Debian 12 listens for its second connection (`-R`) after it has told its client to connect, and a client that
-    /// was too early for that uses freed memory.
+    /// Uses rping, because perftest of Debian 12 listens for its second connection (`-R`) after it has told its client to connect, and a
+    /// client that connects earlier uses freed memory.
     pub fn rping(&self, server: &str, client: &str, address: &str) {
         let words = |end| ["rping", end, "-a", address, "-C", "10"];
         self.served(server, &words("-s"), client, &words("-c"));
     }
 
-    /// Runs a server in one pod and a client in another, and returns what the client printed.
+    /// Runs a server in one pod and a client in another, and returns the client's output.
     fn served(&self, server: &str, serves: &[&str], client: &str, asks: &[&str]) -> String {
         thread::scope(|scope| {
             let serving = scope.spawn(|| self.exec(server, serves));
@@ -269,12 +269,12 @@ impl Cluster {
         said.split_inclusive('\n').filter(|line| !line.contains("cfs_period_timer")).collect()
     }
 
-    /// Runs a program on a node, which has to succeed, and returns what it printed.
+    /// Runs a program on a node. It must succeed; returns its output.
     pub fn on(&self, node: u8, words: &[&str]) -> String {
         self.script_said(&[&["on", &node.to_string()], words].concat())
     }
 
-    /// Lets a node end as by a power cut.
+    /// Ends a node as a power cut would.
     pub fn kill(&self, node: u8) {
         self.script_said(&["kill", &node.to_string()]);
     }

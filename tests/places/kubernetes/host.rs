@@ -2,7 +2,7 @@
 
 use super::{cluster::Cluster, programs::pod};
 
-/// A cluster of that node, whose adapter has four VFs.
+/// A cluster of this node, with an adapter of four VFs.
 fn host() -> Option<Cluster> {
     let cluster = Cluster::new(&[("NODES", "0"), ("HOST", "1"), ("VFS", "4")], &[])?;
     cluster.tools();
@@ -17,8 +17,8 @@ pub fn pods_read_each_other(cluster: &Cluster, resource: &str) {
         cluster.apply(&pods);
     };
     begin();
-    // The count of allocatable resources is not that of a moment ago, where a plugin comes and goes. A user who asks for pods in other ways has
-    // them made anew when a kubelet refuses them.
+    // The number of allocatable resources may be outdated while a plugin comes and goes. A kubelet then refuses the pods; users who create
+    // pods through a controller get new ones.
     cluster.until("pods to run", 120, || {
         let phases = cluster.get(&["pod", "one", "two"], "{.items[*].status.phase}");
         match phases.as_str() {

@@ -1,6 +1,6 @@
 //! Nodes with adapters of InfiniBand: VFs and IPoIB devices for pods, and partitions.
 //!
-//! ib-sriov-cni, ipoib-cni and ib-kubernetes are in no set of `scripts/go-programs.sh`: CNI_PATH may have them.
+//! ib-sriov-cni, ipoib-cni and ib-kubernetes are not built by `scripts/go-programs.sh`; CNI_PATH may have them.
 
 use super::{
     cluster::Cluster,
@@ -11,11 +11,11 @@ use crate::linux::PARTITIONS;
 const RESOURCE: &str = "example.com/vfs";
 /// Answers ib-kubernetes as UFM does.
 const UFM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/places/kubernetes/ufm.py");
-/// Two pods of a partition on different nodes, and one of another partition: name, node, partition and address.
+/// Two pods of one partition on different nodes, and one of another partition: name, node, partition and address.
 const PODS: [(&str, u8, u8, &str); 3] =
     [("one", 1, 5, "10.20.0.1"), ("two", 2, 5, "10.20.0.2"), ("three", 1, 6, "10.20.0.3")];
 
-/// Nodes with two VFs of InfiniBand each to give.
+/// Starts nodes with two InfiniBand VFs each.
 fn with_vfs(needs: &[&str]) -> Option<Cluster> {
     let form = &[("NODES", "2"), ("VFS", "2"), ("LINK_LAYER", "infiniband"), ("RDMA_NETNS", "shared")];
     let cluster = Cluster::new(form, needs)?;
@@ -38,7 +38,7 @@ fn reaches(cluster: &Cluster, from: &str, address: &str) -> Result<String, Strin
     cluster.kubectl(&["exec", from, "--", "ping", "-c", "2", "-w", "5", address], "")
 }
 
-/// Returns what a file says about the port of a pod's VF.
+/// Returns the contents of a file of the port of a pod's VF.
 fn of_port(cluster: &Cluster, pod: &str, file: &str) -> String {
     let shown = format!("cat /sys/class/net/net1/device/infiniband/*/ports/1/{file}");
     cluster.exec(pod, &["sh", "-c", &shown]).trim().to_owned()
@@ -49,15 +49,15 @@ fn lid(cluster: &Cluster, pod: &str) -> String {
     u16::from_str_radix(lid.trim_start_matches("0x"), 16).expect("a LID").to_string()
 }
 
-/// Makes a pod's port a full member of a partition, like a subnet manager, at index 0, which IPoIB takes. As a limited member of the
-/// default partition it hears the subnet's administrator, and no other pod. Its node's PF does so.
+/// Makes a pod's port a full member of a partition, at index 0, which IPoIB uses. In the default partition the port becomes a limited
+/// member, which reaches the subnet's administrator but no other pod. The PF of the pod's node does this, in place of a subnet manager.
 fn put(cluster: &Cluster, pod: &str, node: u8, partition: u8) {
     let key = format!("{:#x}", 0x8000 | u16::from(partition));
     let words = ["/usr/bin/python3", "-ISB", PARTITIONS, "umad1", &lid(cluster, pod), &key, "0x7fff"];
     cluster.on(node, &words);
 }
 
-/// The pods' devices are up in their partitions: two of them meet, the third meets neither.
+/// The pods' devices are up in their partitions: two of them reach each other, the third reaches neither.
 fn meet_in_partitions(cluster: &Cluster) {
     for (pod, _, partition, _) in PODS {
         cluster.until(&format!("{pod} to be in its partition"), 60, || {
@@ -115,7 +115,7 @@ fn ib_kubernetes_has_ufm_put_pods_of_ib_sriov_cni_into_partitions() {
     cluster.plugin("ib-sriov");
     let serve = format!("setsid /usr/bin/python3 -ISB {UFM} 8080 >/run/ufm 2>&1 </dev/null &");
     cluster.on(1, &["sh", "-c", &serve]);
-    // A program of this host's brings the libraries.
+    // A program of this host adds its libraries to the image.
     let programs = [("ib-kubernetes", "/ib-kubernetes"), ("plugins/ufm.so", "/plugins/ufm.so"), ("ip", "")];
     cluster.image("mellanox/ib-kubernetes", &programs, &["/ib-kubernetes"]);
     cluster.kubectl(&["label", "node", "node-1", "node-role.kubernetes.io/control-plane="], "").unwrap();
@@ -142,7 +142,7 @@ stringData: {UFM_USERNAME: admin, UFM_PASSWORD: '123456', UFM_ADDRESS: 10.10.0.1
     cluster.apply(&PODS.map(on_partition).concat());
     cluster.until_running(&PODS.map(|(name, ..)| name));
     let asked = || cluster.on(1, &["cat", "/run/ufm"]);
-    // UFM has the subnet manager do what it was asked for.
+    // UFM would pass this request to the subnet manager.
     let added = asked();
     for (pod, node, ..) in PODS {
         let gid = of_port(&cluster, pod, "gids/0").replace(':', "");

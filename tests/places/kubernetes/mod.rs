@@ -1,6 +1,7 @@
-//! Clusters of Linux nodes (`scripts/kubernetes.sh`) with programs by others, unmodified: who gives pods their VFs, and what pods do with them.
+//! Clusters of Linux nodes (`scripts/kubernetes.sh`) with unmodified third-party programs: the plugins that assign VFs to pods, and the
+//! traffic of pods.
 //!
-//! `make test-kubernetes` runs them, for each takes minutes. They need root, and are skipped where programs are missing.
+//! `make test-kubernetes` runs these tests, each of which takes minutes. They need root, and are skipped where programs are missing.
 
 mod chart;
 mod cluster;

@@ -1,11 +1,11 @@
-//! The SR-IOV network operator, installed by its chart: a policy makes VFs, and its daemons offer them.
+//! The SR-IOV network operator, installed by its chart: a policy creates VFs, and the operator's daemons offer them.
 
 use super::cluster::Cluster;
 use std::collections::BTreeSet;
 
 const NAMESPACE: &str = "sriov-network-operator";
 
-/// A policy for a PF of every node, as large clusters have it.
+/// A policy for a PF of every node, as in large clusters.
 fn policy(pf: &str, link_type: &str) -> String {
     format!(
         r#"
@@ -24,7 +24,7 @@ spec:
     )
 }
 
-/// Starts a cluster of one node, and installs the operator there, whose policy for `pf` makes VFs and offers them.
+/// Starts a cluster of one node and installs the operator, with a policy that creates and offers VFs of `pf`.
 fn with_policy(form: &'static [(&'static str, &'static str)], pf: &str, link_type: &str) -> Option<Cluster> {
     let cluster = Cluster::new(form, &["helm", "sriov-network-operator"])?;
     cluster.apply(&format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"));
@@ -41,14 +41,14 @@ fn with_policy(form: &'static [(&'static str, &'static str)], pf: &str, link_typ
             ("sriov-network-config-daemon", "/bin/sriov-network-config-daemon"),
             bindata,
             super::programs::PCI_IDS,
-            // Its scripts are bash's, which is sh in their image.
+            // Its scripts need bash, which is `sh` in the operator's image.
             ("bash", ""),
             ("/bin/bash", "/bin/sh"),
         ],
         &["sriov-network-config-daemon"],
     );
     cluster.image("localhost/sriovdp:1", &super::programs::SRIOV_PLUGIN, &["/entrypoint.sh"]);
-    // Nodes have the CNI plugins, which these would bring.
+    // The image that would install CNI plugins, which the nodes already have.
     cluster.image("localhost/installed:1", &[], &["true"]);
     cluster.helm(
         NAMESPACE,
@@ -67,7 +67,7 @@ fn with_policy(form: &'static [(&'static str, &'static str)], pf: &str, link_typ
             "images.ovsCni=",
         ],
     );
-    // The operator's plugin for Mellanox asks the firmware by mstconfig, which the model does not answer.
+    // The operator's plugin for Mellanox queries the firmware with mstconfig, which the model does not answer.
     let firmware = r#"{"spec": {"disablePlugins": ["mellanox"]}}"#;
     let config =
         ["patch", "sriovoperatorconfig", "default", "-n", NAMESPACE, "--type", "merge", "-p", firmware];

@@ -7,7 +7,7 @@ use std::process::Command;
 const PAGE: &str = "docs/kubernetes.md";
 const INFINIBAND: &str = "docs/kubernetes-infiniband.md";
 
-/// A cluster's end.
+/// Ends a cluster when dropped.
 struct Down(Command);
 
 impl Drop for Down {

@@ -1,33 +1,33 @@
-//! Programs by others as their own manifests start them, from images that lie as theirs do.
+//! Third-party programs, started by their own manifests from images with the original paths.
 
 use super::cluster::Cluster;
 
-/// Images of programs that look for PCI devices have this list of their names.
+/// The list of PCI names, which images of programs that search for PCI devices contain.
 pub const PCI_IDS: (&str, &str) = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids");
 
-/// sriov-network-device-plugin's image has these files, at these paths.
+/// The files of sriov-network-device-plugin's image, with their paths.
 pub const SRIOV_PLUGIN: [(&str, &str); 3] =
     [("sriovdp", "/usr/bin/sriovdp"), ("entrypoint.sh", "/entrypoint.sh"), PCI_IDS];
 
-/// An image as guides to RDMA on Kubernetes name it: without a tag, so that each container that is started pulls it.
+/// An image without a tag, as in guides to RDMA on Kubernetes: every start of a container pulls it.
 const TOOLS: &str = "mellanox/rping-test";
 
 impl Cluster {
-    /// Gives the nodes an image of Debian's programs for pods, [`TOOLS`], which sleeps.
+    /// Loads the image [`TOOLS`] of Debian's programs into the nodes. Its containers sleep.
     pub fn tools(&self) {
         let programs =
             ["ib_read_lat", "ib_send_lat", "ib_send_bw", "ib_write_bw", "rping", "rdma", "ip", "getent"];
         self.load(TOOLS, &programs, &["sleep", "100000"]);
     }
 
-    /// A pod of [`TOOLS`] finds a service by the name that pods of all namespaces know it by.
+    /// Checks that a pod of [`TOOLS`] resolves a service by the name that is valid in all namespaces.
     pub fn names_are_found_in(&self, pod: &str) {
         let found = self.exec(pod, &["getent", "hosts", "kubernetes.default"]);
         let words: Vec<&str> = found.split_whitespace().collect();
         assert_eq!(words, ["10.96.0.1", "kubernetes.default.svc.cluster.local"]);
     }
 
-    /// Starts multus on all nodes, which give pods its networks from then on: those that come before it has written its file have none.
+    /// Starts multus on all nodes, and waits until it has written its file: pods created earlier would have no networks.
     pub fn multus(&self) {
         let programs = [
             ("multus", "/usr/src/multus-cni/bin/multus"),
@@ -53,7 +53,7 @@ impl Cluster {
         self.apply(&self.manifest("sriovdp-daemonset.yaml"));
     }
 
-    /// Makes `count` VFs of a PF of each node, which sriov-network-device-plugin offers as `resource`.
+    /// Creates `count` VFs of a PF on each node, which sriov-network-device-plugin offers as `resource`.
     pub fn offer_vfs(&self, pf: &str, resource: &str, count: u32) {
         for node in self.nodes() {
             self.on(node, &["sh", "-c", &format!("echo {count} >/sys/class/net/{pf}/device/sriov_numvfs")]);
@@ -73,11 +73,11 @@ impl Cluster {
         let image = |program| format!("ghcr.io/spidernet-io/spiderpool/spiderpool-{program}:v1.1.0");
         let agent = [
             ("spiderpool-agent", "/usr/bin/spiderpool-agent"),
-            // It puts these into its node's folder of CNI plugins.
+            // The agent installs these into its node's folder of CNI plugins.
             ("spiderpool", "/usr/bin/spiderpool"),
             ("coordinator", "/usr/bin/coordinator"),
             ("ifacer", "/usr/bin/ifacer"),
-            // It runs these to count RDMA.
+            // The agent runs these to count RDMA.
             ("rdma", ""),
             ("ip", ""),
         ];
@@ -87,7 +87,7 @@ impl Cluster {
             ("spiderpool-init", "/usr/bin/spiderpool-init"),
         ];
         self.image(&image("controller"), &controller, &["spiderpool-controller"]);
-        // Programs that are installed by themselves are not wanted of the chart.
+        // Without the chart's own copies of programs that are installed separately.
         self.helm(
             "spiderpool",
             "kube-system",
@@ -116,7 +116,7 @@ impl Cluster {
         self.apply(&self.manifest("base/daemonset.yaml"));
     }
 
-    /// Makes the configuration of a device plugin.
+    /// Creates the configuration of a device plugin.
     fn configure(&self, name: &str, json: &str) {
         self.apply(&format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: kube-system}}\ndata:\n  config.json: '{json}'\n"
@@ -124,7 +124,7 @@ impl Cluster {
     }
 }
 
-/// A network for multus, `config` of which is a list of plugins.
+/// A network for multus with a list of plugins.
 pub fn network(name: &str, resource: &str, plugins: &str) -> String {
     format!(
         "apiVersion: k8s.cni.cncf.io/v1
@@ -139,7 +139,7 @@ spec:
     )
 }
 
-/// A pod that sleeps on a node, with one of each resource, and `networks` as multus reads them, which may be none.
+/// A pod that sleeps on a node, with one of each resource and with these `networks` in multus's notation, which may be empty.
 pub fn pod(name: &str, node: &str, resources: &[&str], networks: &str) -> String {
     let limits = resources.iter().map(|resource| format!("{resource}: 1")).collect::<Vec<_>>().join(", ");
     format!(

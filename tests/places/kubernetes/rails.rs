@@ -1,4 +1,4 @@
-//! Pods with a VF of each of eight adapters, as jobs have them on nodes with eight accelerators.
+//! Pods with one VF of each of eight adapters, as for jobs on nodes with eight accelerators.
 
 use super::{
     cluster::Cluster,

@@ -1,12 +1,12 @@
-//! Spiderpool, installed by its chart: it gives pods' VFs addresses of a pool, coordinates their networks, and counts their RDMA.
+//! Spiderpool, installed by its chart: it assigns addresses of a pool to pods' VFs, coordinates their networks and counts their RDMA.
 
 use super::{cluster::Cluster, programs::pod};
 
 const RESOURCE: &str = "example.com/vfs";
-/// Where the agent of a node tells Prometheus what it counted.
+/// Address at which a node's agent publishes its counters to Prometheus.
 const METRICS: &str = "http://127.0.0.1:5711/metrics";
 
-/// A pool of 10.`subnet`.0.0/16, and a network of its name, `spec` of which names the pool.
+/// A pool of 10.`subnet`.0.0/16, and a network of the same name with `spec`, which refers to the pool.
 fn network(name: &str, subnet: u8, spec: &str) -> String {
     format!(
         r#"
@@ -31,8 +31,8 @@ fn address(cluster: &Cluster, pod: &str) -> String {
     found.split_once('/').map_or(found.clone(), |(address, _)| address.to_owned())
 }
 
-/// A counter of the device that a pod has as net1, as the agent of its node has it; nothing if it has none. The agent names the pod
-/// beside it only if the device plugin says which RDMA device a pod got, which that of 2022 does not.
+/// A counter of the device that a pod has as net1, as published by the agent of its node; `None` if there is none. The agent adds the name
+/// of the pod only if the device plugin reports the RDMA device of a pod, which the plugin of 2022 does not.
 fn counted(cluster: &Cluster, node: u8, counter: &str) -> Option<f64> {
     let said = cluster.on(node, &["busybox", "wget", "-q", "-O", "-", METRICS]);
     let begin = format!("rdma_{counter}");
@@ -67,7 +67,7 @@ fn spiderpool_gives_vfs_addresses_of_its_pool_and_counts_what_they_move() {
     let sent = || counted(&cluster, 2, "tx_vport_rdma_unicast_bytes_total");
     cluster.until("the agent to count a pod's RDMA", 60, || sent().ok_or_else(|| "nothing".into()));
     let before = sent().unwrap_or_default();
-    // perftest tries again where its clock is wrong, so that it may move its bytes more than once.
+    // A wrong clock makes perftest start again, so it may move its bytes more than once.
     let words = ["ib_send_bw", "-F", "-n", "500", "-s", "65536"];
     cluster.perftest("one", "two", &one, &words);
     let bytes = 500.0 * 65536.0;

@@ -8,7 +8,7 @@ use super::{
 const VFS: u32 = 12;
 const RESOURCE: &str = "example.com/vfs";
 
-/// Gives every node its VFs and pods a network of them.
+/// Creates VFs on every node, and a network of VFs for pods.
 fn with_vfs() -> Option<Cluster> {
     let cluster = Cluster::new(&[("NODES", "2"), ("VFS", "12")], &[])?;
     cluster.tools();
@@ -51,11 +51,11 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
     let row = cluster.perftest("two", "one", "10.20.0.2", &["ib_send_bw", "-F", "-n", "100"]);
     println!("ib_send_bw between nodes: {} MB/s", row[3]);
 
-    // Fewer VFs are no VFs first, as the kernel says, and pods keep theirs.
+    // The kernel refuses to reduce the number of VFs other than to zero, and pods keep theirs.
     let fewer = "echo 6 | tee /sys/class/net/eth0/device/sriov_numvfs >/dev/null";
     let (done, why) = cluster.tried_on(1, &["sh", "-c", fewer]);
     assert!(!done && why.contains("Device or resource busy"), "{why}");
-    // Another node goes with its pods, and those of this one go on.
+    // A node fails with its pods; pods of the other node continue.
     cluster.kill(2);
     cluster.perftest("one", "three", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
     cluster.until("the node to be missed", 90, || {
@@ -68,7 +68,7 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
         let back = cluster.on(1, &["rdma", "link"]);
         if back.lines().count() == devices.lines().count() { Ok(()) } else { Err(back) }
     });
-    // The kernel complained of the attempt to have fewer VFs, and of nothing else.
+    // The kernel reported the refused reduction of VFs and nothing else.
     let complaints = cluster.complaints(1);
     assert!(complaints.contains("12 VFs already enabled. Disable before enabling 6 VFs"), "{complaints}");
     assert_eq!(complaints.lines().count(), 1, "{complaints}");

@@ -23,8 +23,8 @@ pub struct Pair {
     pub client: String,
 }
 
-/// Returns a port that no other pair has, and nobody else at the moment. Each test's process has a range of its own, below the ports that the
-/// kernel chooses for clients.
+/// Returns a port that no other pair uses, and at the moment no other program. Each test process has its own range, below the ports that
+/// the kernel chooses for clients.
 pub fn port() -> String {
     let first = 10_000 + (std::process::id() % 700) as u16 * 32;
     loop {

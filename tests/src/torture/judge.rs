@@ -1,4 +1,4 @@
-//! Which outcomes are allowed for a message, by its service and the faults of the wire.
+//! The allowed outcomes of a message, by its service and the faults of the wire.
 
 use super::plan::{Plan, Request};
 use devmodel::wire::Faults;
