@@ -40,10 +40,10 @@ broken=$(grep -noE '\]\([^)#: ]+' README.md CONTRIBUTING.md docs/*.md | while IF
 done)
 [ -z "$broken" ] || { echo "$broken"; echo "lint: expected every linked file to exist"; exit 1; }
 
-# The files, functions, types and tests that CONTRIBUTING.md names exist.
+# The files, functions, types and tests that these pages name exist.
 rooms="cli devmodel docs driver ffi fuzz hwspec lib packaging scripts tests"
 # shellcheck disable=SC2086  # directories
-stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sort -u | while read -r name; do
+stale=$(grep -ohE '`[^` ]+`' CONTRIBUTING.md docs/recipes.md | tr -d '`' | grep -v '\.\.\.' | sort -u | while read -r name; do
     word=${name##*::}
     case $name in
     */*) [ -e "$name" ] ;;
@@ -51,7 +51,7 @@ stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sor
     *) grep -rqwF --include='*.rs' --include=Cargo.toml -e "${word%%[!a-zA-Z0-9_.-]*}" $rooms ;;
     esac || echo "$name"
 done)
-[ -z "$stale" ] || { echo "$stale"; echo "lint: expected to find in the source what CONTRIBUTING.md names"; exit 1; }
+[ -z "$stale" ] || { echo "$stale"; echo "lint: expected to find in the source what CONTRIBUTING.md and docs/recipes.md name"; exit 1; }
 
 # Each known way to break the product still applies where its list says.
 python3 scripts/mutants.py --check
