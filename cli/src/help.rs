@@ -99,7 +99,7 @@ fn ended(command: Command, name: &str) -> Command {
     })
 }
 
-/// The commands with texts of their own.
+/// The commands with their own texts.
 pub const PAGES: &[Page] = &[
     Page {
         of: "ironverbs",

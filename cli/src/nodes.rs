@@ -33,8 +33,8 @@ fn number(node: &Node) -> u16 {
     node.adapter().config().node_id
 }
 
-/// The options for the node in `dir`. An existing node keeps its properties. A new one is created like the first of `nodes`, with a number,
-/// names and a PCI bus of its own.
+/// The options for the node in `dir`. An existing node keeps its properties. A new one is created like the first of `nodes`, with its own
+/// number, names and PCI bus.
 fn beside(nodes: &[Arc<Node>], dir: &Path) -> NodeOptions {
     let (Some(first), true) = (nodes.first(), Observer::identity(dir).is_none()) else {
         return NodeOptions::default();

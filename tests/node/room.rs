@@ -1,6 +1,6 @@
 //! Debian's programs on a node in a small tmpfs that fills up: they get errors and messages, not signals.
 //!
-//! Each run has a tmpfs of its own in a mount namespace, which requires root.
+//! Each run has its own tmpfs in a mount namespace, which requires root.
 
 use ironverbs_tests::program::{built, free_port};
 use std::{path::Path, process::Command};

@@ -144,7 +144,7 @@ fn to(wq: &Wq, state: WqState) -> Result<(), Error> {
     wq.modify(&WqAttr { state: Some(state), ..WqAttr::default() })
 }
 
-/// Both sides on a node of their own, and a flow of every frame to the second, hashed by `fields`.
+/// Both sides on a separate node, and a flow of every frame to the second, hashed by `fields`.
 fn stage(fields: Fields) -> (Scratch, End, Receiver, Flow) {
     let (scratch, node) = Scratch::with_node(3);
     let (a, b) = sides(&node);

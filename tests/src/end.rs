@@ -130,7 +130,7 @@ pub struct Make<'a> {
     pub service: Service,
     /// Attributes of each completion queue.
     pub cq: CqInit,
-    /// True if receives are reported to a completion queue of their own.
+    /// True if receives are reported to a separate completion queue.
     pub two_cqs: bool,
     /// Changes the attributes of the queue pair.
     pub qp: &'a dyn Fn(&mut QpInit),

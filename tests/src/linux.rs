@@ -100,7 +100,7 @@ impl Place {
         })
     }
 
-    /// Makes nodes with numbers of their own, the same `options`, and one wire. The wire exists as long as the returned program.
+    /// Makes nodes with different numbers, the same `options`, and one wire. The wire exists as long as the returned program.
     pub fn wire(&self, nodes: &[&str], options: &[&str]) -> Program {
         let path = |name: &str| self.path(name).display().to_string();
         for (number, node) in nodes.iter().enumerate() {

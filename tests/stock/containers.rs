@@ -94,7 +94,7 @@ impl Place {
         command
     }
 
-    /// Returns the command that makes a container with `devices`, a network and a PID namespace of its own, and `more` options; the program
+    /// Returns the command that makes a container with `devices`, a network and its own PID namespace, and `more` options; the program
     /// follows.
     fn container(&self, side: usize, devices: &[&str], more: &[&str]) -> Command {
         let mut command = self.podman();

@@ -274,7 +274,7 @@ fn perftest_connects_from_the_device_it_is_given() {
     assert_eq!(addresses(&pair.client), ["127.0.0.3", "127.0.0.2"], "{}", pair.client);
 }
 
-/// Returns a command that runs a program in a network namespace of its own, with an additional address on the loopback interface. Returns
+/// Returns a command that runs a program in its own network namespace, with an additional address on the loopback interface. Returns
 /// `None` if this host forbids it.
 fn with_address(address: &str, program: &str) -> Option<Vec<String>> {
     let namespace = ["unshare", "-n"];

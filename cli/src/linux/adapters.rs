@@ -1,4 +1,4 @@
-//! The functions of a guest and their servers: each adapter has one of its own.
+//! The functions of a guest and their servers, one for each adapter.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};

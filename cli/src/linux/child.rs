@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 /// Time after which a process that was asked to exit is killed.
 const POLITE: Duration = Duration::from_secs(3);
 
-/// A process and its children, in a process group of their own, so that this process handles a terminal's Ctrl-C.
+/// A process and its children, in their own process group, so that this process handles a terminal's Ctrl-C.
 pub struct Child {
     process: process::Child,
     /// Its exit status, once its group was killed too.

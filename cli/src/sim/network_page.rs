@@ -5,7 +5,7 @@ use devmodel::engine::scenario::{Outcome, Scenario};
 use plotters::prelude::*;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Maximum number of senders with a line of their own.
+/// Maximum number of senders with a separate line.
 const LINES: usize = 8;
 /// Points per line.
 const POINTS: usize = 200;

@@ -33,7 +33,7 @@ impl Bench {
         Self { root, node }
     }
 
-    /// The command, with a node of its own.
+    /// The command, with its own node.
     fn command(&self, options: &[&str], program: &[&str]) -> Command {
         let mut command = Command::new(self.root.join("ironverbs"));
         command.arg("run").arg("--adapter").arg(&self.node).args(options).arg("--").args(program);

@@ -175,7 +175,7 @@ impl Call<'_, '_, '_> {
         })
     }
 
-    /// Stores `list` in translation entries of its own.
+    /// Stores `list` in new translation entries.
     pub fn store(&mut self, list: &[u64]) -> Done<MttRange> {
         self.store_in(list, list.len() as u32)
     }

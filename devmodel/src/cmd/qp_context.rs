@@ -96,7 +96,7 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     Syndrome::SourceAddress.unless(source.is_some_and(|address| address.valid != 0))?;
     row.path.sgid_index = path.src_addr_index();
     row.path.hop_limit = path.hop_limit();
-    // DSCP may be in a field of its own; ECN is set by the network.
+    // DSCP may be in its own field; ECN is set by the network.
     row.path.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
     row.path.flow_label = path.flow_label();
     row.path.sl = path.eth_prio();

@@ -136,7 +136,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     object::end::<TirRow>(func, index);
 }
 
-/// Stores the checked queue numbers after a table's context in translation entries of their own.
+/// Stores the checked queue numbers after a table's context in new translation entries.
 fn queues(call: &mut Call<'_, '_, '_>, offset: usize, count: u16) -> Done<u32> {
     let bytes = call.input.get(offset..).and_then(|b| b.get(..usize::from(count) * 4));
     let bytes = bytes.ok_or(Refused(Syndrome::InputLength))?;

@@ -45,7 +45,7 @@ impl Frame {
         self.payload = *payload;
     }
 
-    /// The packets of a train, each as a frame of its own.
+    /// The packets of a train, each as its own frame.
     pub(crate) fn of_train(&self) -> impl Iterator<Item = Self> + '_ {
         let len = (self.payload.len() / usize::from(self.packets.max(1))) as u32;
         (0..u32::from(self.packets)).map(move |i| {

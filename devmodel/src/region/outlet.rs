@@ -1,7 +1,7 @@
 //! Rings of whole frames that belong to no function: the uplink, for frames that leave the adapter, and the capture, for copies
 //! of all frames on the wire.
 //!
-//! The parties that run the pipeline fill them, under a small lock of their own; one party consumes each. As in a receive ring,
+//! The parties that run the pipeline fill them, under their own small lock; one party consumes each. As in a receive ring,
 //! a filler publishes only the tail, so a filler that dies leaves nothing behind and merely loses frames. An outlet is closed
 //! while it has no consumer, and then holds nothing.
 //!

@@ -41,7 +41,7 @@ pub struct Plug {
 }
 
 impl Plug {
-    /// Creates a vfio-user socket at `path` and serves `function` there, on a thread of its own.
+    /// Creates a vfio-user socket at `path` and serves `function` there, on a separate thread.
     pub fn new(path: &Path, function: Arc<dyn Function>) -> Result<Self, Error> {
         Self::after(path, function, || {})
     }
@@ -56,7 +56,7 @@ impl Plug {
     }
 
     /// Creates a vhost-user socket at `path` and serves function `fid` of `sriov` there (or a single device without SR-IOV), on
-    /// a thread of its own that calls `first` before it accepts clients.
+    /// a separate thread that calls `first` before it accepts clients.
     pub fn virtio(
         path: &Path,
         function: Arc<dyn Function>,

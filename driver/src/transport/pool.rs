@@ -14,7 +14,7 @@ use std::{
 const PAGE: usize = 4096;
 /// Size of a slab.
 pub const SLAB: usize = 2 << 20;
-/// Larger blocks get a piece of their own.
+/// Larger blocks get their own piece.
 const SMALL: usize = SLAB / 4;
 const PAGES: usize = SLAB / PAGE;
 

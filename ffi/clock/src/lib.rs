@@ -1,6 +1,6 @@
 //! Virtual time of an adapter: the board that programs share with the conductor. docs/time-inside.md describes it.
 //!
-//! The board is a file in the adapter's directory. Each thread of a program is a [`Player`] with a time of its own, which advances by the
+//! The board is a file in the adapter's directory. Each thread of a program is a [`Player`] with its own time, which advances by the
 //! costs of its calls. When all threads wait, the conductor, a separate process, lets the next event happen.
 #![allow(unsafe_code)]
 

@@ -30,7 +30,7 @@ pub enum Way {
     JoinedUser,
 }
 
-/// Moves the calling (single-threaded) process into a mount namespace of its own. No mount propagates from it.
+/// Moves the calling (single-threaded) process into its own mount namespace. No mount propagates from it.
 pub fn enter(node: &Path) -> Result<Way, LaunchError> {
     let way = match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => Way::Privileged,

@@ -199,7 +199,7 @@ mod tests {
                 && row(6) == Some(CmId { state: 5, ..id(1000) })
                 && row(69) == Some(id(69))
         }));
-        // A child takes a block of its own. The next owner of that block finds none of the first owner's rows.
+        // A child takes its own block. The next owner of that block finds none of the first owner's rows.
         assert!(sys::in_child(|| {
             let Ok(ports) = Ports::open(dir) else { return false };
             let mut board = CmBoard::new(ports);

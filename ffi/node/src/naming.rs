@@ -114,7 +114,7 @@ impl FromStr for Bus {
 
 impl Naming {
     /// The naming of the node after `count` others in one view, with this naming for the first: its names follow theirs, and each node has
-    /// a bus of its own.
+    /// its own bus.
     #[must_use]
     pub fn behind(self, count: usize) -> Self {
         let count = u16::try_from(count).unwrap_or(u16::MAX);

@@ -45,7 +45,7 @@ pub struct IronDm {
     _context: Use,
 }
 
-// A forked child can allocate device memory of its own ([`in_child`]).
+// A forked child can allocate its own device memory ([`in_child`]).
 ours!(IronDm: ibv_dm, |dm: Of<ibv_dm>| dm.birth);
 
 impl IronDm {

@@ -2,7 +2,7 @@
 use super::{PathMigState, QpState, ServiceType};
 use crate::hw_layout;
 
-/// `qpc.rq_type`: a receive queue of its own.
+/// `qpc.rq_type`: the queue pair has a receive queue.
 pub const RQ_OWN: u8 = 0;
 /// `qpc.rq_type`: a shared receive queue.
 pub const RQ_SHARED: u8 = 1;

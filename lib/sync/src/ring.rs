@@ -6,7 +6,7 @@
 //! [counts](Ring::recount) frames that were filled but not counted.
 //!
 //! A slot belongs to the producers from the time it is given back until its word shows a frame, and to the consumer
-//! from then on. The model checker verifies this with slots of its own: `scripts/test-loom.sh`.
+//! from then on. The model checker verifies this with its own slots: `scripts/test-loom.sh`.
 
 use crate::{
     bias::{AtomicU16, AtomicU32, Ordering::*},

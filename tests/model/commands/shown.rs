@@ -17,7 +17,7 @@ pub struct Kind {
     at: [usize; 2],
     /// The fields of the context, without structures in between: name, first bit, width.
     fields: Vec<(String, usize, usize)>,
-    /// Fields that the adapter takes and does not show, or shows with a value of its own; the name of a structure stands for all its
+    /// Fields that the adapter takes and does not show, or shows with another value; the name of a structure stands for all its
     /// fields.
     others: &'static [&'static str],
 }

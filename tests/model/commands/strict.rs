@@ -21,7 +21,7 @@ fn bits(events: &[EventType]) -> u64 {
     events.iter().fold(0, |bits, event| bits | 1 << event.raw())
 }
 
-/// Creates an event queue with a doorbell page of its own.
+/// Creates an event queue with its own doorbell page.
 fn eq_reply(bed: &mut Bed, uid: u16, mask: [u64; 2]) -> Reply {
     let uar = bed.uar_by(0, uid);
     bed.eq_reply(0, uid, uar, mask, 1).0

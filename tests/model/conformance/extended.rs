@@ -3,7 +3,7 @@
 use super::common::*;
 use hwspec::context::ServiceType;
 
-/// An initiator on function 1, a target on function 2, and two XRC SRQs there with CQs of their own.
+/// An initiator on function 1, a target on function 2, and two XRC SRQs there with their own CQs.
 struct Stage {
     bed: Bed,
     initiator: Qp,

@@ -53,7 +53,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
     assert_eq!((found.sl(), found.service_id(), found.traffic_class()), (3, 0x0106, 9));
 }
 
-/// 15.4.4: a query that matches nothing has a status of its own.
+/// 15.4.4: a query that matches nothing has its own status.
 #[test]
 fn a_path_that_is_not_there_is_not_found() {
     let (mut bed, a) = general();

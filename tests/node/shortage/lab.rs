@@ -33,7 +33,7 @@ pub enum Program {
     Serve,
 }
 
-/// A program, a node of its own, and the library that makes its calls fail.
+/// A program, its own node, and the library that makes its calls fail.
 pub struct Lab {
     program: Program,
     shim: Shim,

@@ -1,4 +1,4 @@
-//! Several adapters in one guest, each with VFs of its own.
+//! Several adapters in one guest, each with its own VFs.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 

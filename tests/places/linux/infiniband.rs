@@ -213,7 +213,7 @@ fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
     assert!(said.contains("100 iters in") && said.lines().any(|line| line.ends_with("receiver")), "{said}");
 }
 
-/// Each kernel has an adapter of its own with PF and VF, and a link joins both to one subnet. The client's VF has a GUID that its PF's
+/// Each kernel has its own adapter with PF and VF, and a link joins both to one subnet. The client's VF has a GUID that its PF's
 /// driver gave it.
 #[test]
 fn functions_of_two_adapters_meet_on_one_subnet() {

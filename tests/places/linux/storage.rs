@@ -3,7 +3,7 @@
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 
 /// Shell functions of the server. `nfs FOLDER ADDRESS` exports a folder to one client, and answers the kernel's queries to mountd in
-/// advance; `nvme FILE ADDRESS` exports a file as a disk at an address of its own.
+/// advance; `nvme FILE ADDRESS` exports a file as a disk at a separate address.
 const SERVERS: &str = r#"
 nfs() {
     mount -t nfsd nfsd /proc/fs/nfsd

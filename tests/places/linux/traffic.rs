@@ -1,4 +1,4 @@
-//! Programs on two VFs, each in a network namespace of its own: all traffic patterns of libibverbs and perftest, rping and TCP.
+//! Programs on two VFs, each in its own network namespace: all traffic patterns of libibverbs and perftest, rping and TCP.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 

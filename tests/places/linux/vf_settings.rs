@@ -52,7 +52,7 @@ has_carrier() { ip -n n$1 link show up | grep -q "$(eval echo \$D$1): .*LOWER_UP
 has_no_carrier() { ! has_carrier $1; }
 "#;
 
-/// Runs `script` with a PF that is up and has `vfs` VFs, moved by `vf` into namespaces of their own. Returns its output and checks that the
+/// Runs `script` with a PF that is up and has `vfs` VFs, moved by `vf` into their own namespaces. Returns its output and checks that the
 /// kernel reported no problems.
 fn settings(place: &Place, vfs: u8, script: &str) -> String {
     let said = place.script(

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{LinkLayer, transport::Dcqcn};
 
-/// A transfer from one host to another, on a queue pair of its own.
+/// A transfer from one host to another, on its own queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
     /// The requesting node.

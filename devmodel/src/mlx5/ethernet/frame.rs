@@ -31,7 +31,7 @@ pub(super) const TAG: usize = Vlan::SIZE;
 /// Maximum number of tags that are parsed.
 const TAGS: usize = 2;
 
-/// The kinds of destinations, each with counters of its own.
+/// The kinds of destinations, each with its own counters.
 pub(super) enum Cast {
     Unicast,
     Multicast,

@@ -64,7 +64,7 @@ impl<'a> Call<'a> {
         self.out.part(&self.request, self.asker, command, attributes);
     }
 
-    /// Has the kernel execute a request about a device of its own, or one to make a device. Returns whether it did.
+    /// Has the kernel execute a request about one of its devices, or one to make a device. Returns whether it did.
     pub(super) fn ordered_of_host(&self) -> Result<bool, Refused> {
         let (Some(host), command) = (&self.inventory.host, self.request.header.command()) else {
             return Ok(false);
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The kernel's answer to a request about a device of its own. Its messages of a dump of all devices are put
+    /// The kernel's answer to a request about one of its devices. Its messages of a dump of all devices are put
     /// before ours.
     pub(super) fn of_host(&mut self) -> Result<Option<Vec<Vec<u8>>>, Refused> {
         let Some(host) = &self.inventory.host else { return Ok(None) };

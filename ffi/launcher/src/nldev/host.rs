@@ -1,4 +1,4 @@
-//! The kernel's answers, on hosts with RDMA devices of their own.
+//! The kernel's answers, on hosts with their own RDMA devices.
 
 use super::codes::*;
 use super::message::{Asker, Request, requests};

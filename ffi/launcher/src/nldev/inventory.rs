@@ -7,7 +7,7 @@ use node::{FunctionAddress, NodeError, Observer};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Index of our first device if the host has devices of its own; otherwise it is 0.
+/// Index of our first device if the host has its own devices; otherwise it is 0.
 pub(super) const BEHIND_HOST: u32 = 1 << 16;
 /// Delay before another try to open a node, after a lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub struct Inventory {
     /// The nodes they are on, in order.
     nodes: Vec<Watched>,
     follows: Follows,
-    /// The kernel, if it has devices of its own.
+    /// The kernel, if it has its own devices.
     pub(super) host: Option<Host>,
 }
 

@@ -199,7 +199,7 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
     let with = |vfs| node(&scratch.0, vfs);
     let node = with(2);
     let mut shown = devices(&scratch.0, 2, &Config::default());
-    // The host has devices of its own, so ours have other numbers than on the node.
+    // The host has its own devices, so ours have other numbers than on the node.
     shown.iter_mut().for_each(|d| d.uverbs += 4);
     let mut inventory = Inventory::new(shown, Follows::Nodes, None);
     inventory.look();

@@ -88,7 +88,7 @@ impl Sockets {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
         let Some(inode) = process.socket(number).filter(|inode| self.given.contains_key(inode)) else {
-            // A program that raised its own limit has a descriptor of its own with this number.
+            // A program that raised its limit may have another descriptor with this number.
             return listener.pass(&notice);
         };
         let Some(given) = self.given.get_mut(&inode) else { return };

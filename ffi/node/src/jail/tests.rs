@@ -1,4 +1,4 @@
-//! Threads in jail, each in a process of its own: a refused call ends the process with a message, and permitted calls work.
+//! Threads in jail, each in its own process: a refused call ends the process with a message, and permitted calls work.
 #![allow(unsafe_code)]
 
 use super::*;

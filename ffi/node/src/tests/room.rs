@@ -28,7 +28,7 @@ fn a_node_whose_pages_are_gone_ends_in_errors() {
     (0..1000).for_each(|_| transport.idle());
 }
 
-/// Creates and destroys objects on a function of its own.
+/// Creates and destroys objects on a separate function.
 fn use_it(node: &Arc<Node>) {
     let device = open_device_of(node, 1).unwrap();
     let pd = Pd::alloc(&device).unwrap();

@@ -30,7 +30,7 @@ use std::{
 };
 use waiting::{LONG, look_again, looks};
 
-/// Functions of an adapter, each of which is on a card of its own.
+/// Functions of an adapter, each of which is on its own card.
 const FUNCTIONS: usize = 128;
 /// Running time after which a program must have seen that a message is complete.
 const LOOKS: Duration = Duration::from_micros(500);

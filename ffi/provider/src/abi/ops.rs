@@ -69,7 +69,7 @@ impl OpsTable {
     }
 }
 
-/// The operation in each slot of `ibv_context.ops`; `""` where the library stores a function of its own, or nothing.
+/// The operation in each slot of `ibv_context.ops`; `""` where the library stores its own function, or nothing.
 pub const CONTEXT_SLOTS: [&str; 32] = [
     "",
     "",

@@ -40,7 +40,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
     server.end(bench.guests)
 }
 
-/// The command that starts a program on a VF of its own.
+/// The command that starts a program on its own VF.
 fn launcher(n: usize) -> String {
     format!("/built/ironverbs run --bdf 0000:00:1{n}.0 --address {}/8 --", ADDRESSES[n])
 }
@@ -81,7 +81,7 @@ fn fabric(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Two ranks of Open MPI, each on a VF of its own, exchange and check messages of every size.
+/// Two ranks of Open MPI, each on its own VF, exchange and check messages of every size.
 fn mpi(guest: &mut Guest) -> Outcome {
     let (source, program) = (tree().join("tests/programs/ranks.c"), guest.share().join("ranks"));
     match Command::new("mpicc").arg("-O2").arg("-o").arg(&program).arg(&source).output() {

@@ -1,4 +1,4 @@
-//! `ironverbs run` on a kernel that has RDMA devices of its own.
+//! `ironverbs run` on a kernel that has its own RDMA devices.
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};

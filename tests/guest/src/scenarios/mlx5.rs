@@ -11,7 +11,7 @@ use super::sides::{Bench, Side, boot_two, find_gid};
 /// Placement of guests and functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Two functions in one guest, with the second's net device in a network namespace of its own.
+    /// Two functions in one guest, with the second's net device in its own network namespace.
     OneGuest,
     /// A function in each of two guests.
     TwoGuests,
