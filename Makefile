@@ -131,7 +131,7 @@ test-targets: build
 	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-static
 	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-aarch64
 
-# Tests with the rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
+# Tests with the rdma-core of Debian 12, 13 and sid, each in its own folder; needs root.
 test-userlands: deps-all
 	scripts/test.sh build userlands
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes a Debian package of what `make build` and `make deb` built.
+# Makes a Debian package of the programs that `make build` and `make deb` built.
 #
 #   scripts/deb.sh pack [DIR]       writes ironverbs_VERSION_ARCHITECTURE.deb to DIR (deb in cargo's target directory), and prints its path
 #   scripts/deb.sh check [SUITE..]  installs it on a bare bookworm and trixie, uses it, removes and purges it; needs root
 #
-# The version is that of the command and, of one built from a git checkout, what git says of its commit: 0.1.0~git650.0123456789ab comes
-# before the tag v0.1.0, 0.1.0+git3.0123456789ab after it. The same binaries make the same package, whenever: its dates are the commit's, or
-# SOURCE_DATE_EPOCH. DEBFULLNAME and DEBEMAIL name its maintainer.
+# The version is the command's. In a git checkout it includes the commit: 0.1.0~git650.0123456789ab comes before the tag v0.1.0,
+# 0.1.0+git3.0123456789ab after it. The same binaries always make the same package: its dates are the commit's, or SOURCE_DATE_EPOCH.
+# DEBFULLNAME and DEBEMAIL set the maintainer.
 set -eu
 
 PATH=$HOME/.cargo/bin:$PATH
@@ -50,7 +50,7 @@ describe() {
     git diff --quiet "$commit" -- || version=$version+modified
 }
 
-# The newest symbols that are asked for, such as the 2.34 of GLIBC_2.34.
+# The newest version of the required symbols, such as 2.34 of GLIBC_2.34.
 newest() { # PREFIX FILE..
     prefix=$1
     shift
@@ -64,16 +64,16 @@ needed() { # FILE..
     echo "libc6 (>= $(newest GLIBC "$@")), libgcc-s1 (>= $(newest GCC "$@"))"
 }
 
-# The crates of crates.io that are linked into the binaries, and the notices that its authors want to be kept.
+# The crates of crates.io that are linked into the binaries, and their licence texts.
 notices() {
     crates=$($CARGO tree --locked --offline --edges normal,no-proc-macro --prefix none --format '{p}|{l}' \
         -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time)
     echo "The programs of this package contain Rust's standard library (MIT or Apache-2.0) and the crates below."
-    # Ours have a path behind the version.
+        # Crates of this tree have a path behind the version and do not match.
     echo "$crates" | sed -n 's/^\([^ ]*\) v\([^ |]*\)|\(.*\)/\1 \2 \3/p' | sed 's/ (\*)$//' | sort -u | while read -r name number licence; do
         printf '\n%s\n%s %s: %s\n' ---------------------------------------------------------------- "$name" "$number" "$licence"
         for source in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$name-$number"; do
-            # Of a choice of licences the shortest is taken.
+                        # MIT first, the shortest of a choice of licences.
             for file in "$source"/LICENSE-MIT* "$source"/LICENSE* "$source"/LICENCE* "$source"/COPYING*; do
                 [ -f "$file" ] || continue
                 echo
@@ -149,7 +149,7 @@ pack() { # DIRECTORY
     doc=$share/doc/ironverbs
     mkdir -p "$root/DEBIAN" "$root/usr/bin" "$root/usr/lib/ironverbs" "$doc/docs"
 
-    # strip forgets which part of a file is read-only at run time (RELRO) if it is to remove one that is loaded, such as the build id.
+        # strip loses the RELRO part of a file when it removes a loaded section, such as the build id.
     lean() { strip --strip-unneeded -R .comment -o "$2/${1##*/}" "$1"; }
     lean "$BUILT/ironverbs" "$root/usr/bin"
     for name in $LIBRARIES; do
@@ -172,7 +172,7 @@ pack() { # DIRECTORY
 
     (cd "$root" && find usr -type f | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
     control >"$root/DEBIAN/control"
-    # How many threads compress shows in what they make.
+        # The compressed bytes depend on the number of threads.
     mkdir -p "$1"
     DPKG_DEB_THREADS_MAX=1 dpkg-deb -Zxz --build --root-owner-group "$root" "$work" >/dev/null
     name=ironverbs_${version}_$ARCHITECTURE.deb

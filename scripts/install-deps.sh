@@ -106,7 +106,7 @@ else
     die "not root and no sudo; let root run: apt-get install -y --no-install-recommends$missing"
 fi
 
-# -E would pass our PATH to sudo; env passes only what apt needs.
+# -E would pass our PATH to sudo; env passes only the variables that apt needs.
 apt() { timeout 1800 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
 
 apt update >/dev/null || die "apt-get update failed"

@@ -1,19 +1,19 @@
 #!/bin/sh
-# A Kubernetes cluster on this machine whose nodes have an adapter each, a PF with VFs: a control plane of real components, and Linux nodes
-# (`ironverbs linux`) with containerd and a kubelet on one wire. Needs root, no card and no registry. See docs/kubernetes.md.
+# A Kubernetes cluster on this machine: a control plane of real components, and Linux nodes (`ironverbs linux`) with containerd and a
+# kubelet on one wire. Each node has an adapter, a PF with VFs. Needs root, no card and no registry. See docs/kubernetes.md.
 #
 #   scripts/kubernetes.sh up             starts it and waits until all nodes are ready
-#   scripts/kubernetes.sh load TAR..     gives its nodes images, as `docker save` and scripts/container-image.sh write them
-#   scripts/kubernetes.sh kubectl ARG..  runs kubectl there, with the administrator's rights
-#   scripts/kubernetes.sh on NODE ARG..  runs a program on node 1, 2.. or host, as its administrator; on 0, beside the control plane, 10.10.0.100
+#   scripts/kubernetes.sh load TAR..     loads images on its nodes, as written by `docker save` and scripts/container-image.sh
+#   scripts/kubernetes.sh kubectl ARG..  runs kubectl with the administrator's rights
+#   scripts/kubernetes.sh on NODE ARG..  runs a program as root on node 1, 2.. or host; on 0, beside the control plane, 10.10.0.100
 #   scripts/kubernetes.sh kill NODE      ends a node as a power cut would
-#   scripts/kubernetes.sh down           ends it all and removes what it wrote
+#   scripts/kubernetes.sh down           ends the cluster and removes its files
 #
-# By variables: CLUSTER, its folder, in memory (/dev/shm/ironverbs-kubernetes); NODES (2), VFS of each (7), CPUS (2) and MEMORY (2G) of each;
-# RAILS, how many more adapters each node has for its pods alone, and their LINK_LAYER, ethernet (0 of them) or infiniband (1);
-# RDMA_NETNS, whether a node's RDMA devices are seen in one network namespace each (exclusive) or in all (shared), which Linux refuses to
-# change once there are pods; HOST=1 for a node `host` besides, on this host's own kernel, whose pods have verbs at the host's speed and no
-# net devices, or HOST=plain for one that has nothing of ours, for the chart in packaging/chart; IRONVERBS, the command.
+# Variables: CLUSTER, its folder, in memory (/dev/shm/ironverbs-kubernetes); NODES (2), VFS of each (7), CPUS (2) and MEMORY (2G) of each;
+# RAILS, the number of additional adapters of each node for pods, and their LINK_LAYER, ethernet (default 0) or infiniband (default 1);
+# RDMA_NETNS: each RDMA device of a node is visible in one network namespace (exclusive) or in all (shared), which Linux refuses to change
+# while there are pods; HOST=1 adds a node `host` on this host's kernel, whose pods have verbs at the host's speed and no net devices;
+# HOST=plain adds such a node without ironverbs, for the chart in packaging/chart; IRONVERBS, the command.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -30,14 +30,14 @@ RDMA_NETNS=${RDMA_NETNS:-exclusive}
 BUILT=${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs
 [ -e "$BUILT" ] || BUILT=$(command -v ironverbs || echo "$BUILT")
 IRONVERBS=${IRONVERBS:-$BUILT}
-# Seconds that the control plane and the nodes may take to be ready, and to end.
+# Time limits in seconds for the start of the control plane and the nodes, and for their end.
 PATIENCE=180
 ENDING=30
 
 say() { echo "kubernetes: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Waits until a command succeeds; what it waits for, for who waits in vain, is the second argument.
+# Waits until a command succeeds. The second argument is for the message that reports a timeout.
 await() { # SECONDS WHAT COMMAND..
     tries=$(($1 * 5))
     what=$2
@@ -49,7 +49,7 @@ await() { # SECONDS WHAT COMMAND..
     done
 }
 
-# Starts a program that outlives this script, with its process number and what it says in files of its name.
+# Starts a program that outlives this script, with its pid and its output in files of its name.
 start() { # NAME COMMAND..
     name=$1
     shift
@@ -90,7 +90,7 @@ check() {
     [ -e /dev/net/tun ] || die "no /dev/net/tun here"
 }
 
-# The adapters, and a wire from each to a TAP device of the control plane's.
+# The adapters, and a wire that connects them and a TAP device of the control plane.
 make_wire() {
     links=
     for node in 0 $(seq "$NODES"); do
@@ -121,8 +121,8 @@ make_rails() {
     done
 }
 
-# The node on this kernel: the control plane's neighbour in its network namespace, on the adapter that holds the wire. Its pods end
-# with it, for their processes are in a namespace of their own.
+# The node on this kernel, in the control plane's network namespace and on the adapter of the wire. Its pods end with it, because their
+# processes are in its PID namespace.
 start_host() {
     mkdir -p "$CLUSTER/images/host" "$CLUSTER/asked/host"
     [ "$HOST" = plain ] && view= || view="$IRONVERBS run --adapter $CLUSTER/adapter-0 --"
@@ -140,7 +140,6 @@ start_node() { # NODE
         sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS" "$RDMA_NETNS"
 }
 
-# Succeeds if there is nothing more to wait for.
 is_ready_or_gone() { is_ready "$1" || has_ended "$(cat "$CLUSTER/run/$1")"; }
 
 is_ready() { kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' | grep -qx True; }
@@ -149,14 +148,14 @@ up() {
     check
     find_programs
     mkdir -p "$CLUSTER/log" "$CLUSTER/run" "$CLUSTER/images" "$CLUSTER/control"
-    # Its own, though others are built while it runs.
+        # A copy, because programs may be rebuilt while the cluster runs.
     ln -s "$PROGRAMS" "$CLUSTER/programs"
     trap 'say "what its programs said is in $CLUSTER/log"' EXIT
     "$HERE/scripts/container-image.sh" "$CLUSTER/images/pause.tar" localhost/pause:1 -- sleep 2147483647
     make_wire
     make_rails
     start control nsenter -t "$(cat "$CLUSTER/run/wire")" -n sh "$HERE/scripts/kubernetes/control-plane.sh" "$CLUSTER" "$PROGRAMS"
-    # Nodes come up beside it.
+        # Nodes start at the same time.
     for node in $(seq "$NODES"); do start_node "$node"; done
     [ -z "$HOST" ] || start_host
     await $PATIENCE "a control plane" kubectl get --raw /readyz || die "$(tail -n 3 "$CLUSTER/log/kube-apiserver")"
@@ -169,14 +168,14 @@ up() {
     say "$(nodes | wc -w) nodes are ready: scripts/kubernetes.sh kubectl get nodes"
 }
 
-# The name of a node that runs.
+# Returns the name of a running node.
 node_named() { # NODE
     case $1 in host) node=host ;; *) node=node-$1 ;; esac
     [ -e "$CLUSTER/run/$node" ] || die "expected a node that runs, found '$1'"
     echo "$node"
 }
 
-# A node looks for such a file, runs it, and leaves what it said and how it ended.
+# A node runs each such file, and writes its output and exit status beside it.
 on_node() { # NODE ARG..
     node=$(node_named "$1")
     asked=$CLUSTER/asked/$node/$$
@@ -208,7 +207,7 @@ has_ended() { ! kill -s 0 -- "-$1" 2>/dev/null; }
 end() { # NAME SIGNAL
     [ -e "$CLUSTER/run/$1" ] || return 0
     pid=$(cat "$CLUSTER/run/$1")
-    # Each leads a process group of its own.
+        # Each leads a process group.
     kill -s "$2" -- "-$pid" 2>/dev/null || true
     await $ENDING "$1 to end" has_ended "$pid" || kill -s KILL -- "-$pid" 2>/dev/null || true
     rm -f "$CLUSTER/run/$1"
@@ -216,13 +215,13 @@ end() { # NAME SIGNAL
 
 down() {
     [ -e "$CLUSTER/run" ] || die "no cluster in $CLUSTER"
-    # Nodes end by themselves when they are told to, at once and all of them.
+        # All nodes end by themselves when this file exists.
     touch "$CLUSTER/stop"
     for node in $(nodes); do
         await $ENDING "$node to end" has_ended "$(cat "$CLUSTER/run/$node")" || true
         end "$node" TERM
     done
-    # It has nothing to keep.
+        # Its data is removed anyway.
     end control KILL
     find /sys/fs/cgroup -depth -type d -path "*/ironverbs-$(basename "$CLUSTER")*" -exec rmdir {} + 2>/dev/null || true
     for link in "$CLUSTER"/run/rail-*; do end "${link##*/}" TERM; done

@@ -18,7 +18,7 @@ case $(rustc --version) in
 *) deny= ;;
 esac
 
-# The rdma-sys client is a workspace of its own, which not every machine can build.
+# The rdma-sys client is a separate workspace, which not every machine can build.
 if have fmt; then
     $CARGO fmt --check
     $CARGO fmt --check --manifest-path tests/clients/rdma_sys/Cargo.toml

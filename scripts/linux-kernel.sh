@@ -4,14 +4,14 @@
 #   scripts/linux-kernel.sh build   make it if it is missing, print its path
 #   scripts/linux-kernel.sh path    print its path, whether made or not
 #
-# It lies in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/linux, in a folder named by what makes it: the source's version, the
-# patch, the configuration and the lines below that build. A change makes a new one and removes those that are a day old.
-# About 10 minutes of processor time and 2 GB while it is made. JOBS=N runs N compilers, as many as there are processors if
-# it is not set. Needs no root; ends with 3 and one line where the host cannot make it.
+# It is kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/linux, in a folder named by a hash of its inputs: the source's version, the patch, the
+# configuration and the lines below that build it. A change makes a new one and removes those that are a day old. The build takes about 10
+# minutes of processor time and 2 GB. JOBS=N runs N compilers, by default one for each processor. Needs no root. If the host cannot build
+# it, prints one line and exits with status 3.
 set -eu
 
 MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
-# Where files that the mirrors dropped remain, as of a day on which this one was there.
+# Debian's archive of files that mirrors no longer have, at a date that has this one.
 SNAPSHOT=http://snapshot.debian.org/archive/debian/20261120T000000Z
 SERIES=7.3
 VERSION=7.3.4-1~bpo13+1
@@ -33,7 +33,7 @@ fetch() {
     package=$ROOM/$name
     echo "$SHA256  $package" | sha256sum -c --status 2>/dev/null && return
     for place in "$MIRROR" "$SNAPSHOT"; do
-        # apt's own way to a file, with its proxies; it compares the sum too.
+                # By apt, with its proxies; apt compares the sum, too.
         if timeout 1800 /usr/lib/apt/apt-helper -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=2 download-file \
             "$place/pool/main/l/linux/$name" "$work/package" "SHA256:$SHA256" >"$work/fetch.log" 2>&1; then
             mv "$work/package" "$package"

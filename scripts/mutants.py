@@ -27,7 +27,7 @@ TREE = TARGET / 'tree'
 BUILD, TEST = 1800, 120
 
 SWITCH = '''
-/// Whether mutant `number` is chosen.
+/// Returns true if mutant `number` is chosen.
 #[doc(hidden)]
 pub fn mutated(number: u32) -> bool {
     extern crate std;

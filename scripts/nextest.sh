@@ -1,8 +1,8 @@
 #!/bin/sh
-# Provides cargo-nextest, which runs each test in a process of its own and with a time limit, as .config/nextest.toml says.
+# Provides cargo-nextest, which runs each test in its own process with a time limit, as .config/nextest.toml says.
 #
-#   scripts/nextest.sh install   build it unless it is there
-#   scripts/nextest.sh path      print its path, whether it is there or not
+#   scripts/nextest.sh install   build it unless it exists
+#   scripts/nextest.sh path      print its path, even if it is not built
 #
 # It is kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/tools, in a folder named by its version, apart from anything installed for other
 # projects. Building it needs crates.io, two minutes and temporarily 600 MB, but no root.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs cargo tests, selected by nextest's arguments: scripts/test-rust.sh -p ironverbs-hwspec, scripts/test-rust.sh row_57
 #
-# The selection includes tests of `make test-all`. nextest runs every test in a process of its own with a time limit; scripts/nextest.sh
+# The selection includes tests of `make test-all`. nextest runs every test in its own process with a time limit; scripts/nextest.sh
 # says which nextest that is. Tests that run programs need those of `scripts/test.sh build`.
 set -eu
 

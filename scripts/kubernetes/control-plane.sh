@@ -1,7 +1,7 @@
 #!/bin/sh
-# control-plane.sh CLUSTER PROGRAMS: etcd, Kubernetes' control plane and CoreDNS in this network namespace, until it is told to end.
+# control-plane.sh CLUSTER PROGRAMS: runs etcd, Kubernetes' control plane and CoreDNS in this network namespace until a signal ends it.
 #
-# One token has all rights. Nobody but the nodes is on the wire.
+# One token has all rights. Only the nodes are on the wire.
 set -eu
 
 cluster=$1
@@ -17,7 +17,7 @@ chmod 600 tokens
 
 etcd --data-dir etcd --unsafe-no-fsync --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
     --listen-peer-urls http://127.0.0.1:2380 >"$log/etcd" 2>&1 &
-# It makes a certificate for these addresses, which is all that its clients check.
+# The API server makes a certificate for these addresses, which its clients check.
 "$programs/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --advertise-address 10.10.0.100 --cert-dir certificates \
     --token-auth-file tokens --authorization-mode RBAC --service-account-key-file accounts.pub \
     --service-account-signing-key-file accounts.key --service-account-issuer https://kubernetes.default.svc \

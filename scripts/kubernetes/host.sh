@@ -1,19 +1,19 @@
 #!/bin/sh
-# host.sh CLUSTER PROGRAMS PLUGINS IRONVERBS: a node on this host's own kernel, in the control plane's network namespace.
+# host.sh CLUSTER PROGRAMS PLUGINS IRONVERBS: a node on this host's kernel, in the control plane's network namespace.
 #
-# If `ironverbs run` has given it a view of an adapter's functions, device plugins find them there, and containers get theirs by
-# `ironverbs cdi runtime`, for no file of a device that plugins name is one of the kernel's. If not, it is as a node of anybody's cluster whose
-# engine knows a runtime of ours, by default, which is still to come.
+# Under `ironverbs run`, device plugins find the adapter's functions in the view, and `ironverbs cdi runtime` gives them to containers,
+# because the device files that plugins name are not the kernel's. Otherwise the node is like one of any cluster whose engine is configured
+# with ironverbs' runtime as its default; the chart installs that runtime later.
 set -eu
 
-# All that its pods leave in control groups is below one of this cluster's own.
+# All control groups of its pods are below one of this cluster.
 group=ironverbs-$(basename "$1")
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     [ ! -e "$hierarchy/cgroup.procs" ] || mkdir -p "$hierarchy/$group"
 done
 mount -t tmpfs tmpfs /run
 if [ -z "${IRONVERBS_NODE:-}" ]; then
-    # Files that are made there stay here, but for an empty folder.
+        # Files created there are on this tmpfs; only an empty folder is left on the host.
     [ -e /dev/infiniband ] || touch "$1/run/.infiniband"
     mkdir -p /dev/infiniband
     mount -t tmpfs tmpfs /dev/infiniband

@@ -1,4 +1,4 @@
-# kubeconfig.sh CERTIFICATE TOKEN: prints how to reach the control plane.
+# kubeconfig.sh CERTIFICATE TOKEN: prints a kubeconfig for the control plane.
 cat <<END
 apiVersion: v1
 kind: Config

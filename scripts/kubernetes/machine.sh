@@ -1,7 +1,7 @@
 #!/bin/sh
-# machine.sh CLUSTER NAME ADDRESS PROGRAMS PLUGINS [RUNTIME GROUP [OURS]]: what makes a machine a node of Kubernetes, containerd and a kubelet, until CLUSTER/stop
-# is there. Pods have a bridge of the node's as their network, 10.244.N.0/24 for the address 10.10.0.N.
-# OURS is a second runtime for containers, `ironverbs`, which those have that ask for none.
+# machine.sh CLUSTER NAME ADDRESS PROGRAMS PLUGINS [RUNTIME GROUP [OURS]]: runs containerd, a kubelet and kube-proxy, which make this
+# machine a Kubernetes node, until CLUSTER/stop exists. Pods are on a bridge of the node, 10.244.N.0/24 for the address 10.10.0.N. OURS is a
+# second container runtime, `ironverbs`, the default.
 set -eu
 
 cluster=$1
@@ -36,7 +36,7 @@ version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/pause:1"
   disable_apparmor = true
-  # Root of a container that this host is may not be without this privilege.
+    # If this host is a container, its root may lack the privilege to lower the score.
   restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".registry]
   config_path = "/etc/kubernetes/registries"
@@ -67,7 +67,7 @@ busybox httpd -f -p 127.0.0.1:10247 -h /etc/kubernetes/www >"$log/$name.registry
 containerd -c /etc/kubernetes/containerd.toml >"$log/$name.containerd" 2>&1 &
 until ctr version >/dev/null 2>&1; do sleep 0.2; done
 
-# Images that have come and not been taken.
+# Imports new images.
 take_images() {
     for image in "$cluster"/images/*.tar; do
         taken=$cluster/images/$name/${image##*/}
@@ -90,13 +90,13 @@ clusterDomain: cluster.local
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 failSwapOn: false
 resolvConf: ""
-# Files that are written are in memory, of which evictions go by that line.
+# Files are in memory, so the limit of memory covers them.
 evictionHard: {memory.available: 20Mi, nodefs.available: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100
 END
 "$programs/kubelet" --config /etc/kubernetes/kubelet.yaml --kubeconfig /etc/kubernetes/admin.conf --hostname-override "$name" \
     --node-ip "$address" >"$log/$name.kubelet" 2>&1 &
-# Linux lets the first network namespace alone set how many connections are tracked, and node host has another.
+# Linux allows only the first network namespace to set the number of tracked connections; node host is in another one.
 "$programs/kube-proxy" --proxy-mode nftables --cluster-cidr 10.244.0.0/16 --kubeconfig /etc/kubernetes/admin.conf --hostname-override "$name" \
     --conntrack-max-per-core 0 >"$log/$name.kube-proxy" 2>&1 &
 

@@ -2,7 +2,7 @@
 # A node's containerd as a registry, for pulls of images that the node has: a CGI program of busybox httpd.
 #
 # A pull sends HEAD for /NAME/manifests/TAG (PATH_INFO), with the registry's host as ns (QUERY_STRING). The answer has the digest of the
-# node's image, whose parts containerd then finds to be there.
+# node's image, whose parts containerd already has.
 set -euf
 
 image=$(busybox httpd -d "${QUERY_STRING#ns=}")${PATH_INFO%/manifests/*}:${PATH_INFO##*/}

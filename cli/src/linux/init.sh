@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first program of an `ironverbs linux` guest. The root is the host's own tree, by hostfs. Makes the root that was asked
-# for, with a layer in memory on top that takes all writes, and goes on there with `start`.
+# The first program of an `ironverbs linux` guest. Its root is the host's, by hostfs. Creates the requested root with a layer in memory for
+# all writes, and executes `start` there.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 here=${0%/*}
@@ -29,14 +29,14 @@ try mount -t devtmpfs devtmpfs dev
 try mount -t tmpfs -o mode=0755 tmpfs run
 try mkdir run/ironverbs
 try mount --bind "$here" run/ironverbs
-# `start` puts them where they belong, when all else is mounted.
+# `start` moves them to their paths, when all else is mounted.
 for share in "$here"/shares/*; do
     [ -e "$share" ] || continue
     try mkdir -p "run/shares/${share##*/}"
     try mount --bind "$(readlink "$share")" "run/shares/${share##*/}"
 done
 
-# The old root goes on top of the new one, and away.
+# Stacks the old root on the new one, and unmounts it.
 try pivot_root . .
 try umount -l .
 exec chroot . /bin/sh /run/ironverbs/start

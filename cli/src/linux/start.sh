@@ -1,5 +1,5 @@
-# The second program of an `ironverbs linux` guest, in the root that was asked for: sets up what every Linux has, runs the command
-# on its lines (cli/src/linux/console.rs), and reports how that ended when all files are written.
+# The second program of an `ironverbs linux` guest, in the requested root: mounts the usual file systems, runs the command on the guest's
+# lines (cli/src/linux/console.rs), and reports its exit status when all files are written.
 cd /
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
@@ -26,12 +26,12 @@ for share in /run/shares/*; do
     mkdir -p "$at"
     mount --move "$share" "$at"
 done
-# A mount of one namespace appears in others, as programs that make containers expect.
+# Mounts propagate between namespaces, as container engines expect.
 mount --make-rshared /
-# Without iproute2 in the root there is no loopback.
+# Without iproute2 in the root the loopback interface stays down.
 ip link set lo up
 
-# Input comes as files, whose names are read from the line.
+# Input arrives in files; the line carries their names.
 pieces() {
     while read -r piece && [ "$piece" != end ] && cat "$here/in/$piece"; do
         rm "$here/in/$piece"
@@ -39,7 +39,7 @@ pieces() {
     done
 }
 
-# Open before we are ready, and from then on: what comes on a line that nobody has open is lost.
+# Kept open from before `ready` on, because a line loses input while no program has it open.
 exec 5</dev/tty1 6</dev/tty4
 
 directory=${IRONVERBS_CWD:-/}
@@ -58,10 +58,10 @@ if [ ! -e $here/terminal ]; then
     (trap '' TERM && exec cat <$lines/err >/dev/tty3) &
     err=$!
 fi
-# Asked to stop, everything ends: the command first.
+# On a request to stop, sends SIGTERM to all processes. The guest ends after the command.
 (trap '' TERM; read -r _ <&6; kill -s TERM -- -1) &
 echo ready >/dev/tty4
-# In the foreground, for what a shell runs behind itself ignores Ctrl-C.
+# In the foreground, because background jobs of a shell ignore Ctrl-C.
 if [ -e $here/terminal ]; then
     (cd "$directory" && exec setsid -c /bin/sh $here/command </dev/tty1 >/dev/tty1 2>&1 5<&- 6<&-)
 else
@@ -69,7 +69,7 @@ else
 fi
 status=$?
 
-# Processes that the command left behind end, kindly if they can.
+# Ends processes that the command left behind, first by SIGTERM.
 kill -s TERM -- -1
 (trap '' TERM; sleep 2; kill -s KILL -- -1) &
 if [ -e $here/terminal ]; then
