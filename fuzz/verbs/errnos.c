@@ -1,6 +1,6 @@
-// The errors that each call may return: those that its page of section 3 names. Where a page only says "the value of errno", those that the
-// interface means: EINVAL attributes that are wrong or do not fit together, EOPNOTSUPP a capability that the device lacks, ENOMEM no room,
-// EHOSTUNREACH a GID that leads nowhere, ENODATA an empty entry of the GID table (docs/codes.md).
+// The errors that each call may return, by its manual page in section 3. If a page only says "the value of errno", these: EINVAL for
+// invalid or contradictory attributes, EOPNOTSUPP for a capability that the device lacks, ENOMEM without space, EHOSTUNREACH for an
+// unreachable GID, ENODATA for an empty entry of the GID table (docs/codes.md).
 #include "fuzz.h"
 
 #define USUAL EINVAL, ENOMEM, EOPNOTSUPP

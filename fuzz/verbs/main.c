@@ -2,9 +2,9 @@
 //
 //   verbs [--seed N] [--seconds N] DEVICE DEVICE
 //
-// Every seed runs in a process of its own: a few hundred calls on two devices, then everything is closed in an order that is mostly wrong,
-// or nothing is and the process ends. The process must not crash and must end within LIMIT seconds. It must only get errors that the calls'
-// documentation lists (errnos.c), get EBUSY for objects in use and close the others, find a QP in its old state when a modify is refused,
+// Every seed runs in its own process: a few hundred calls on two devices, then everything is closed in an order that is mostly wrong, or
+// the process ends without closing anything. The process must not crash and must end within LIMIT seconds. It must only get errors that the
+// calls' documentation lists (errnos.c), get EBUSY for objects in use and close the others, find a QP in its old state when a modify is refused,
 // and have as many descriptors open afterwards as before.
 //
 // Without --seconds only the given seed runs, and prints each step.
@@ -148,7 +148,7 @@ static int episode(char *const *names)
         life(names, neat);
         if (!neat)
             return 0;
-        // The first life loads libraries and starts whatever stays.
+                        // The first life loads libraries and opens descriptors that stay.
         int now = descriptors();
         if (i && now > before)
             finding("%d descriptors were open, and now %d are", before, now);

@@ -1,6 +1,6 @@
-/* A program that closes all descriptors it does not know, as a daemon does, and opens files of its own: closed DEVICE
+/* A program that closes all unknown descriptors, as a daemon does, and opens its own files: closed DEVICE
  *
- * Its files stay as they are and open, whatever it does with its device then; opened anew, the device works; and it ends. */
+ * Whatever it does with its device then, its files stay open and unchanged. The device works when opened again, and the program ends. */
 #include "device.h"
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
@@ -19,7 +19,7 @@ static const int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 static struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
 	.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
 
-/* A queue pair that is its own peer, with all that it needs. */
+/* Returns a queue pair that is its own peer, and creates its other objects. */
 static struct ibv_qp *made(struct ibv_context *context)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
@@ -32,7 +32,7 @@ static struct ibv_qp *made(struct ibv_context *context)
 	return qp;
 }
 
-/* A WRITE to oneself, whatever becomes of it within a second. */
+/* Writes to itself. Returns the status, -1 for an error or -2 if there is none within a second. */
 static int write_once(struct ibv_qp *qp)
 {
 	struct ibv_sge sge = { (uintptr_t)mr->addr, 64, mr->lkey };
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 	}
 	HOLD(numbers == FILES);
 
-	/* Each may fail. */
+		/* Each call may fail. */
 	for (int i = 0; i < 3; i++) {
 		ibv_req_notify_cq(cq, 0);
 		write_once(qp);
@@ -82,13 +82,13 @@ int main(int argc, char **argv)
 		struct ibv_mr *region = ibv_reg_mr(pd, aligned_alloc(4096, 65536), 65536, access_flags);
 		if (region)
 			ibv_dereg_mr(region);
-		/* The thread that looks whether our files are still there does so once a second. */
+				/* A thread of the library checks its files once a second. */
 		sleep(1);
 	}
 	ibv_destroy_qp(qp);
 	ibv_dereg_mr(mr);
 	ibv_destroy_cq(cq);
-	/* Descriptors that libibverbs and librdmacm would close themselves are numbers that they were told: nothing of ours can help there. */
+		/* libibverbs and librdmacm close descriptors by number, which no check of the provider can prevent, so channel and device stay open. */
 	ibv_dealloc_pd(pd);
 
 	HOLD(write_once(made(opened(argv[1]))) == IBV_WC_SUCCESS);

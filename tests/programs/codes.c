@@ -1,5 +1,5 @@
-/* The calls that verbs refuse, and with which code: a row for each, of the verb, what is wrong, and the code's name. Runs on any device;
- * the argument is its name. Where a call gives a pointer the code is errno. */
+/* Prints a row for each refused call: the verb, the invalid attribute, and the code's name. Runs on any device; the argument is its name.
+ * For calls that return a pointer the code is errno. */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -11,15 +11,15 @@
 
 static const char *verb;
 
-/* Says what came of the call: a code, or that it went well. */
+/* Prints the call's code, or its success. */
 static void row(const char *what, int code)
 {
 	printf("| `%s` | %s | %s |\n", verb, what, code == 0 ? "0" : code < 0 ? "-1" : strerrorname_np(code));
 }
 
-/* The code of a call that gives a pointer. */
+/* The code of a call that returns a pointer. */
 #define MADE(call) ({ errno = 0; (call) ? 0 : errno; })
-/* The code of one that gives -1 and errno. */
+/* The code of a call that returns -1 and sets errno. */
 #define DONE(call) ({ errno = 0; (call) ? errno : 0; })
 
 static struct ibv_context *context;
@@ -57,7 +57,7 @@ static struct ibv_qp_attr usual(struct ibv_qp *qp, enum ibv_qp_state state)
 	return attr;
 }
 
-/* Tries a change of the attributes for a transition of a queue pair that is `from`. */
+/* Tries a transition of a queue pair in state `from` with changed attributes. */
 #define TRY(from, to, mask, what, change) do { \
 	struct ibv_qp *qp = queue_pair(IBV_QPT_RC); \
 	struct ibv_qp_attr attr = usual(qp, IBV_QPS_INIT); \

@@ -1,7 +1,7 @@
 /* Connects to itself by librdmacm, and ends the connection: connects ADDRESS PORT
  *
- * A call that fails, or an event that does not come, is told on stderr, and what there is by then is taken apart. 0: all
- * went well; 1: something failed. */
+  * Reports a failed call or missing event on stderr, and destroys its objects. Status 0: all succeeded; 1: something
+ * failed. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -46,7 +46,7 @@ static int queue_pair(struct rdma_cm_id *id)
 	return made(!rdma_create_qp(id, NULL, &init), "rdma_create_qp");
 }
 
-/* Both ends have become established, in whatever order. */
+/* Waits until both ends are established, in any order. */
 static int established(void)
 {
 	return event(RDMA_CM_EVENT_ESTABLISHED) && event(RDMA_CM_EVENT_ESTABLISHED);

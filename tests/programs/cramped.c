@@ -1,5 +1,5 @@
-/* A program that gave something up after it had opened its devices: its user, its root, its descriptors. A device goes on doing what it does.
- * The first two arguments are the devices of two processes. */
+/* A program that gives up its user, its root or its descriptors after it has opened its devices, which must go on working. The first two
+ * arguments are the devices of two processes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <grp.h>
@@ -12,7 +12,7 @@
 
 #include "device.h"
 
-/* The values that the two processes tell each other. */
+/* The values that the two processes exchange. */
 static struct shared {
 	volatile int step;
 	char empty[64];
@@ -40,7 +40,7 @@ static void until(int step)
 	}
 }
 
-/* Connects this end with the other one. Its memory is no whole pages, so it is copied by whoever works for the device. */
+/* Connects this end with the other one. Its memory is not whole pages, so it is not lent: the thread that runs the device copies it. */
 static void meet(int me, const char *device)
 {
 	struct ibv_pd *pd;
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 	}
 	meet(1, argv[2]);
 	strcpy(memory, "hello");
-	/* No descriptor is left, and nothing of the root that it had. */
+		/* No descriptor is left, and nothing of the previous root. */
 	struct rlimit few = { 3, 3 }, had;
 	HOLD(!getrlimit(RLIMIT_NOFILE, &had));
 	few.rlim_max = had.rlim_max;

@@ -1,6 +1,6 @@
-/* Polls until a deadline, with nothing under way and with a request that nobody answers: deadline DEVICE
+/* Polls until a deadline, without a request and with an unanswered one: deadline DEVICE
  *
- * Prints microseconds that the clock says have passed for each of some limits. */
+ * Prints for each of several limits the microseconds that passed by the clock. */
 #include "device.h"
 #include <time.h>
 
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 	poll_for(cq, "nothing", 400);
 	union ibv_gid gid;
 	HOLD(!ibv_query_gid(ctx, 1, 1, &gid));
-	/* There is no queue pair of this number. */
+		/* No queue pair has this number. */
 	connect_to(qp, gid, qp->qp_num ^ 0xfff, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_1024);
 	struct ibv_sge sge = { (uintptr_t)memory, sizeof memory, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;

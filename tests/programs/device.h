@@ -4,7 +4,7 @@
 #include <infiniband/verbs.h>
 #include <string.h>
 
-/* The device of that name. */
+/* Opens the device of that name. */
 static struct ibv_context *opened(const char *name)
 {
 	struct ibv_context *context = NULL;

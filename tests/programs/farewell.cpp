@@ -1,6 +1,6 @@
-// Connections that a static object holds and ends in its destructor, as libraries written in C++ do: it asks for the end and waits for
-// the thread that waits for it to be told. Usage: farewell, which listens for one peer; farewell ADDRESS [atexit]; farewell ADDRESS
-// SOURCE, which stays connected for ever.
+// Connections of a static object that ends them in its destructor, as C++ libraries do: the destructor disconnects and waits for the
+// thread that waits for the event. Usage: farewell, which listens for one peer; farewell ADDRESS [atexit]; farewell ADDRESS SOURCE, which
+// stays connected forever.
 #include <arpa/inet.h>
 #include <cstdio>
 #include <cstdlib>
@@ -69,7 +69,7 @@ struct End {
 	~End() { part(); }
 };
 
-// Made before main, so ended after all that came later.
+// Constructed before main, so destroyed after all later objects.
 static End end;
 
 int main(int argc, char **argv)

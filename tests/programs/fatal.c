@@ -1,7 +1,7 @@
-/* Waits for the word that its device is gone: fatal DEVICE [FILE]
+/* Waits for the event that its device is lost: fatal DEVICE [FILE]
  *
- * With a file it makes that when the device is open, and sleeps. Without one it sends to itself until the word comes, polls
- * what was sent, and takes all apart. */
+ * With FILE it creates that file when the device is open, and sleeps. Without it the program sends to itself until the
+ * event comes, polls the completions, and destroys its objects. */
 #include "device.h"
 #include <poll.h>
 #include <time.h>
@@ -10,7 +10,7 @@ enum { DEPTH = 16, PAGE = 4096, PATIENCE = 30 };
 
 static struct ibv_context *context;
 
-/* Takes an event; 0: there is none within so many milliseconds. */
+/* Takes an event; 0: there is none within that many milliseconds. */
 static int heard(int patience)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -60,7 +60,7 @@ static void send_until_it_is_heard(void)
 		;
 	HOLD(got < 0);
 	printf("no poll after that\n");
-	/* The calls return, whatever they answer. */
+		/* The calls must return, with any result. */
 	ibv_destroy_qp(qp);
 	ibv_dereg_mr(mr);
 	ibv_destroy_cq(cq);

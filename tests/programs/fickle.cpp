@@ -1,5 +1,5 @@
-// A listener that accepts a request and takes that back at once, and one who asks and says what it is told, in the order in which it is
-// told. Usage: fickle, which listens for one peer; fickle ADDRESS
+// A listener that accepts a request and disconnects at once, and a client that prints its events in order. Usage: fickle, which listens
+// for one peer; fickle ADDRESS
 #include <cstdio>
 #include <cstdlib>
 #include <rdma/rdma_cma.h>

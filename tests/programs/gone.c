@@ -1,7 +1,7 @@
-/* Memory that goes while it is registered: gone DEVICE PEER
+/* Memory that disappears while it is registered: gone DEVICE PEER
  *
- * PEER is opened by a child. A line for each request: "PLACE WAY OPERATION BYTES: STATUS". The memory of the responder goes, in this
- * program ("here") or in the child ("there"), or that of the requester ("ours"). No signal ends anybody. */
+ * A child opens PEER. Prints a line for each request: "PLACE WAY OPERATION BYTES: STATUS". PLACE is the memory that disappears: the
+ * responder's in this program ("here") or in the child ("there"), or the requester's ("ours"). No signal may end a process. */
 #define _GNU_SOURCE
 #include "device.h"
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ struct end {
 	int file;
 };
 
-/* The place that the other end is told. */
+/* Address and key that are sent to the other end. */
 struct place {
 	union ibv_gid gid;
 	unsigned qpn, rkey;
@@ -39,7 +39,7 @@ static struct end open_end(const char *name)
 	return end;
 }
 
-/* A queue pair, and a registration of memory that will go. It begins and ends within pages, so it stays where it is. */
+/* Creates a queue pair, and registers the memory that will disappear. It begins and ends within pages, so it is not lent. */
 static struct place begin(struct end *end, enum way way)
 {
 	struct ibv_qp_init_attr init = { .send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC,
@@ -74,7 +74,7 @@ static void finish(struct end *end, enum way way)
 		close(end->file);
 }
 
-/* One request with `bytes` bytes, and the status that it completes with. */
+/* Posts one request of `bytes` bytes and returns the status of its completion. */
 static int request(struct end *end, enum ibv_wr_opcode opcode, const struct place *peer, unsigned bytes)
 {
 	struct ibv_sge sge = { (unsigned long)end->base + 64, bytes, end->mr->lkey };
@@ -90,7 +90,7 @@ static int request(struct end *end, enum ibv_wr_opcode opcode, const struct plac
 	return -1;
 }
 
-/* The child: for each round it is told the way, says its place, is told our place, and lets its memory go when it is told. */
+/* The child: for each round it reads the way, sends its place, reads ours, and removes its memory when it is told to. */
 static int serve(const char *name, int from, int to)
 {
 	struct end end = open_end(name);
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 		for (enum way way = UNMAPPED; way <= READ_ONLY; way++)
 			for (int reads = 0; reads < 2; reads++)
 				for (int size = 0; size < 2; size++) {
-					/* A page that cannot be written can be read. */
+										/* A read-only page can be read. */
 					if (way == READ_ONLY && reads == (place < 2))
 						continue;
 					enum way far = place < 2 ? way : STAYS, near = place < 2 ? STAYS : way;

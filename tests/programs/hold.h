@@ -1,4 +1,4 @@
-/* Promises of a program: the first that is not kept is told, and ends it with 1. */
+/* Promises of a program: HOLD reports the first that is not kept, and ends the program with 1. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

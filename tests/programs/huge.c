@@ -1,7 +1,7 @@
-/* Where queues lie, by MLX_CQ_ALLOC_TYPE and the like, through the stock libibverbs: huge DEVICE
+/* The memory of queues by MLX_CQ_ALLOC_TYPE and similar variables, through the stock libibverbs: huge DEVICE
  *
- * HUGE is huge pages or ENOMEM, PREFER_HUGE takes what there is, contiguous memory is for nobody. Queues in huge pages carry
- * traffic, and the pages are free again afterwards. Where the machine has none ready, what needs them is left out.
+ * HUGE gives huge pages or ENOMEM, PREFER_HUGE falls back to other memory, contiguous memory is refused. Queues in huge pages
+ * carry traffic, and the pages are free again afterwards. Checks that need huge pages are skipped on machines without free ones.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #define _GNU_SOURCE
 #include <string.h>
@@ -16,7 +16,7 @@
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 
-/* A number of /proc/meminfo. */
+/* Returns a number of /proc/meminfo. */
 static long meminfo(const char *name)
 {
 	char line[200];
@@ -63,7 +63,7 @@ static struct ibv_wq *work(struct ibv_cq *cq)
 	return ibv_create_wq(context, &init);
 }
 
-/* A hundred messages from a queue pair to itself. */
+/* Sends a hundred messages from a queue pair to itself. */
 static void traffic(struct ibv_cq *cq, struct ibv_qp *qp)
 {
 	static uint8_t memory[8192] __attribute__((aligned(64)));
@@ -100,7 +100,7 @@ static void traffic(struct ibv_cq *cq, struct ibv_qp *qp)
 	HOLD(!ibv_dereg_mr(mr));
 }
 
-/* All four kinds of queues can be made, and work. */
+/* All four kinds of queues can be created, and work. */
 static void made(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, 100, NULL, NULL, 0);
@@ -114,7 +114,7 @@ static void made(void)
 	HOLD(!ibv_destroy_wq(wq) && !ibv_destroy_srq(srq) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
-/* None of them can. */
+/* None of them can be created. */
 static void none(void)
 {
 	struct ibv_cq *cq;
@@ -132,7 +132,7 @@ static void none(void)
 	HOLD(!ibv_destroy_cq(cq));
 }
 
-/* Takes all huge pages there are. */
+/* Takes all free huge pages. */
 static void *take_all(long *taken)
 {
 	*taken = pages_left() * HUGE;

@@ -1,4 +1,4 @@
-/* Objects that one context makes and another uses, and domains that a file names, through the stock libibverbs.
+/* Objects that one context creates and another uses, and domains that a file names, through the stock libibverbs.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static void import(void)
 	HOLD(second);
 }
 
-/* A domain is there as long as something in it is, whichever of its names that was made by. */
+/* A domain lasts as long as an object in it, created through any of its handles. */
 static void domain(void)
 {
 	static char memory[4096];
@@ -42,7 +42,7 @@ static void domain(void)
 	puts("domain ok");
 }
 
-/* Nothing comes to the second context's events, and nobody is told that nothing will. */
+/* The second context gets no events and no error: a read waits, or gives EAGAIN. */
 static void events(void)
 {
 	struct pollfd file = { .fd = second->async_fd, .events = POLLIN };
@@ -57,7 +57,7 @@ static void events(void)
 	puts("events ok");
 }
 
-/* Descriptors of this process for a file. */
+/* Returns the number of this process's descriptors for a file. */
 static int holders(const struct stat *wanted)
 {
 	int found = 0;
@@ -71,7 +71,7 @@ static int holders(const struct stat *wanted)
 	return found;
 }
 
-/* While a file's domain is open no other file may have its number: the domain keeps the file open. */
+/* An open domain keeps its file open, so that no other file gets the same inode number. */
 static void named(void)
 {
 	char name[] = "/tmp/imports-XXXXXX";
@@ -88,7 +88,7 @@ static void named(void)
 	HOLD(holders(&file) == 1);
 	HOLD(!ibv_close_xrcd(xrcd));
 	HOLD(holders(&file) == 0);
-	/* One that is refused keeps nothing. */
+		/* A refused domain keeps no file open. */
 	fd = open("/tmp", O_TMPFILE | O_RDWR, 0600);
 	HOLD(fd >= 0 && !fstat(fd, &file));
 	init.fd = fd;

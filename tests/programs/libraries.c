@@ -10,7 +10,7 @@
 
 #undef ibv_reg_mr
 
-/* One library, and what is made by it. */
+/* One library, and its objects. */
 struct side {
 	struct ibv_device **(*get_device_list)(int *);
 	const char *(*get_device_name)(struct ibv_device *);
@@ -37,7 +37,7 @@ struct side {
 
 static void load(struct side *side, const char *path)
 {
-	/* As Python loads what a wheel has: nothing of it is seen by others. */
+		/* As Python loads a wheel's libraries: other objects do not see their symbols. */
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
 	HOLD(library);
@@ -93,7 +93,7 @@ static void join(struct side *side, struct side *peer)
 				IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-/* The next completion, told by the channel. */
+/* Waits for the next completion by the channel. */
 static void completes(struct side *side, enum ibv_wc_opcode opcode)
 {
 	struct pollfd file = { .fd = side->channel->fd, .events = POLLIN };
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 	send(&first, &second, "from the first library's queue pair");
 	send(&second, &first, "and back");
 	puts("traffic ok");
-	/* A device that is still in use by its program stays open, and is no harm to the other library's. */
+		/* A device still in use stays open, without harm to the other library's devices. */
 	HOLD(!first.close_device(first.context));
 	send(&second, &first, "still there");
 	puts("closing ok");

@@ -1,4 +1,4 @@
-/* Waits until the limit, by each call of libc that has one, beside a thread that sleeps: limits MILLISECONDS
+/* Waits until the limit in each libc call that has one, beside a sleeping thread: limits MILLISECONDS
  *
  * Prints for each wait its name, its expected and its measured time in milliseconds. */
 #define _GNU_SOURCE
@@ -41,7 +41,7 @@ static double now(void)
 	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
 }
 
-/* The time of a clock at which a limit that begins now is over. */
+/* Returns the time at which a limit that begins now ends, by a clock. */
 static struct timespec *end(clockid_t clock)
 {
 	static struct timespec at;
@@ -146,7 +146,7 @@ static void files(void)
 	HOLD(!timerfd_settime(fd, 0, &once, NULL) && poll(&file, 1, 0) == 0);
 	TAKES("timerfd-epoll", 1, HOLD(epoll_wait(set, &event, 1, -1) == 1));
 	HOLD(!timerfd_settime(fd, 0, &often, NULL));
-	/* It expires again at the end of the sleep, before or after this thread goes on. */
+		/* It expires again at the end of the sleep, before or after this thread continues. */
 	TAKES("timerfd-often", 3, nanosleep(&limit, NULL); nanosleep(&limit, NULL);
 		while (more < 3) { HOLD(read(fd, &times, 8) == 8); more += times; });
 	HOLD(!timerfd_settime(fd, 0, &once, &left) && left.it_interval.tv_sec == limit.tv_sec && !timerfd_gettime(fd, &left));

@@ -1,4 +1,4 @@
-/* Loaded before a program: locks all its memory, what it has and what it gets, as real-time programs do. */
+/* Preloaded into a program: locks all its present and future memory, as real-time programs do. */
 #include <sys/mman.h>
 
 __attribute__((constructor)) static void lock(void)

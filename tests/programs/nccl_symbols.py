@@ -111,7 +111,7 @@ def direct(device, context):
     asked = symbol(mlx5, "mlx5dv_query_device", "MLX5_1.0", I, P, P)
     assert not supported(device), "mlx5dv_is_supported"
     assert not opened(device, c.create_string_buffer(64)) and c.get_errno() == errno.EOPNOTSUPP
-    # perftest's own import of it is answered; whoever looks it up hears what libmlx5 says.
+        # The provider answers perftest's import of it; a lookup gets libmlx5's answer.
     assert asked(context, c.create_string_buffer(512)) == errno.EOPNOTSUPP
 
 

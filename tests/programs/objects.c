@@ -1,8 +1,8 @@
-/* Makes one of each object that transfers need on two devices, sends data from one to the other, and takes all apart
- * again: objects FROM TO
+/* Creates each kind of object that transfers need on two devices, sends data from one to the other, and destroys all
+ * objects: objects FROM TO
  *
- * A call that fails is told on stderr, and what there is by then is taken apart all the same. 0: all went well; 1: a call
- * failed; 3: what no failure may do: memory changed, or something that was made could not be taken apart. */
+ * Reports a failed call on stderr, and destroys the objects created before. Status 0: all succeeded; 1: a call failed; 3:
+ * a failure had a forbidden effect: memory changed, or an object could not be destroyed. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ struct end {
 
 static int broken;
 
-/* Tells of a failure. */
+/* Reports a failure. */
 static int made(int good, const char *what)
 {
 	if (!good)
@@ -68,7 +68,7 @@ static int open_end(struct end *end, const char *name, unsigned char fill)
 	ibv_free_device_list(list);
 	if (!made(end->context != NULL, "ibv_open_device"))
 		return 0;
-	/* Whole pages of the program's own, which may be lent to the node. */
+		/* Whole pages, which may be lent to the node. */
 	void *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (!made(memory != MAP_FAILED, "mmap"))
 		return 0;
@@ -144,7 +144,7 @@ static int transfer(struct end *from, struct end *to)
 	return 1;
 }
 
-/* Takes apart what there is. */
+/* Destroys the objects created so far. */
 static void close_end(struct end *end)
 {
 #define CLOSE(member, with) \
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
 	close_end(&from);
 	close_end(&to);
 	intact(&from, 0x5a, "when all was closed");
-	/* A transfer that failed may have written some of it. */
+		/* A failed transfer may have written a part. */
 	if (good || there == to.fill)
 		intact(&to, to.fill, "when all was closed");
 	return broken ? 3 : good ? 0 : 1;

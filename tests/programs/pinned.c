@@ -1,4 +1,4 @@
-/* How much memory a program may register: pinned DEVICE limited|unlimited
+/* Tests the limit of registered memory: pinned DEVICE limited|unlimited
  *
  * It gives up CAP_IPC_LOCK and sets RLIMIT_MEMLOCK to 64 KiB. */
 #include "device.h"
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
 	if (large)
 		HOLD(!ibv_dereg_mr(large));
 
-	/* A region that begins or ends within a page counts as the page; what is on demand is not pinned. */
+		/* A region that begins or ends within a page counts as the whole page; on-demand memory is not pinned. */
 	struct ibv_mr *first = registered(memory, 32 * KIB, 0), *second = registered(memory + 64 * KIB + 8, 28 * KIB, 0);
 	HOLD(first && second);
 	struct ibv_mr *one = registered(memory + 256 * KIB, 8, 0);

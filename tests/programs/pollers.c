@@ -1,7 +1,7 @@
 /* A caller that posts RDMA READs and spins on a flag, and threads that poll a completion queue each: pollers DEVICE THREADS READS
  *
- * Prints microseconds a READ of 4 KiB: the median, the mean, and the longest; and how often each polling thread slept of its own accord.
- * The reads go to one queue pair after the other, as transfer engines share them out among their workers. */
+  * Prints microseconds a READ of 4 KiB: the median, the mean, and the longest; and the number of voluntary sleeps of each polling thread.
+ * The reads use one queue pair after the other, as transfer engines distribute them among their workers. */
 #define _GNU_SOURCE
 #include "device.h"
 #include <pthread.h>

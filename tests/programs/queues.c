@@ -1,4 +1,4 @@
-/* Queues and domains through the stock libibverbs, as a program in C uses them: what each call answers, right or wrong.
+/* Queues and domains through the stock libibverbs in C: the results of valid and invalid calls.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <poll.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static void sizes_of_completion_queues(void)
 	HOLD(!ibv_create_cq(context, 10, NULL, NULL, context->num_comp_vectors) && errno == EINVAL);
 }
 
-/* Each completion vector tells of its queues by the channel they have. */
+/* Each completion vector reports its queues through their channels. */
 static void completion_vectors(void)
 {
 	HOLD(context->num_comp_vectors >= 1);

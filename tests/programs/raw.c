@@ -1,7 +1,7 @@
 /* Raw packets through the stock libibverbs: raw DEVICE DEVICE
  *
- * Refused without CAP_NET_RAW, and with it: checksums that are filled in and judged, VLAN tags beside the frame, receives
- * flushed in error; what others are refused. Without the capability the rest is left out.
+  * Without CAP_NET_RAW they are refused. With it: computed and verified checksums, VLAN tags beside the frame, receives
+ * flushed in error, and refusals for other programs.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void open_end(struct end *end, const char *name)
 	HOLD(end->pd = ibv_alloc_pd(end->context));
 	HOLD(end->cq = ibv_create_cq_ex(end->context, &attr));
 	HOLD(end->mr = ibv_reg_mr(end->pd, end->memory, sizeof(end->memory), IBV_ACCESS_LOCAL_WRITE));
-	/* The first address is made of the MAC. */
+		/* The first address is derived from the MAC. */
 	HOLD(!ibv_query_gid(end->context, 1, 0, &gid));
 	memcpy(end->mac, gid.raw + 8, 3);
 	memcpy(end->mac + 3, gid.raw + 13, 3);
@@ -176,7 +176,7 @@ static void refused(void)
 	puts("refused ok");
 }
 
-/* Frames of any addresses, and those of others, are for programs that may send and take them. */
+/* Only programs with the right may send frames from any address and receive frames of others. */
 static void unprivileged(void)
 {
 	struct ibv_flow_attr sniffer = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(sniffer), .port = 1 };

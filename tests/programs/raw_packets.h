@@ -1,11 +1,11 @@
-/* The code that programs share that send and receive whole frames. */
+/* Shared code of programs that send and receive whole frames. */
 #include "device.h"
 #include <linux/capability.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Puts CAP_NET_RAW in effect or takes it back; whether it was in effect. */
+/* Puts CAP_NET_RAW in effect or removes it. Returns the previous setting. */
 static int net_raw(int on)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };

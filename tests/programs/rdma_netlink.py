@@ -109,7 +109,7 @@ def unbound_and_connected():
     ((kind, flags, seq, port, body),) = split(data)
     assert port == s.getsockname()[0] != 0
     assert attrs(body)[NETNS][0] == b"\1" and attrs(body)[COF][0] == b"\1"
-    # Another one's port is nobody's business.
+        # A port of another owner is refused.
     try:
         s.sendto(message(SYS_GET), (4242, 0))
         raise SystemExit("sent to a neighbour")

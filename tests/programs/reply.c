@@ -1,5 +1,5 @@
 /* Sends a datagram from one device to another, answers it with an address handle made of its completion and its global
- * route header, and prints what both sides found. Usage: reply FROM TO GID_INDEX */
+ * route header, and prints the results of both sides. Usage: reply FROM TO GID_INDEX */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Shared receive queues and XRC as a C program has them: shared DEVICE GID-INDEX
+/* Shared receive queues and XRC in a C program: shared DEVICE GID-INDEX
  *
- * Answers of wrong calls, limit and last-receive events through ibv_get_async_event, an XRC domain that two processes find
- * through one descriptor, and its target, which the second opens and which outlives the first. */
+ * Tests the results of invalid calls, limit and last-receive events through ibv_get_async_event, an XRC domain that two
+ * processes open through one descriptor, and its target, which the second process opens and which outlives the first. */
 #include <errno.h>
 #include <fcntl.h>
 #include "device.h"
@@ -128,7 +128,7 @@ static void wrong_calls(void)
 	HOLD(ibv_modify_srq(srq, &same, 1 << 7) == EINVAL);
 	HOLD(ibv_modify_srq(srq, &same, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
 	HOLD(!ibv_query_srq(srq, &same) && same.srq_limit == 0 && same.max_wr == attr.max_wr);
-	/* The first that does not fit is named, those before it are posted. */
+		/* `bad` is the first that does not fit; those before it are posted. */
 	HOLD(receive(srq, attr.max_wr + 3) == -(int)attr.max_wr - 1);
 	HOLD(receive(srq, 1) == -1);
 	uint32_t number;
@@ -173,7 +173,7 @@ static void events(void)
 	HOLD(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
 }
 
-/* The values that the processes tell each other. */
+/* The values that the processes exchange. */
 struct card { unsigned qpn, srqn, lid; union ibv_gid gid; };
 
 static struct ibv_xrcd *domain_of(int fd, int flags)
@@ -258,7 +258,7 @@ static void domains(const char *device)
 	send_one(from, peer.srqn);
 	HOLD(completion().status == IBV_WC_SUCCESS);
 	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);
-	/* The first process goes, the target stays with us. */
+		/* The first process ends; the target stays. */
 	HOLD(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
 	send_one(from, mine.srqn);
 	struct ibv_wc a = completion(), b = completion();

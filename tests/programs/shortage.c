@@ -1,4 +1,4 @@
-/* Lets a system call fail that takes memory, room or a descriptor, in a program and all that it starts. For LD_PRELOAD.
+/* Makes a system call fail that needs memory, space or a descriptor, in a program and its children. For LD_PRELOAD.
  *
  * SHORTAGE="FILE KIND FIRST LAST ERRNO": calls FIRST to LAST of KIND, counted over all these processes, fail with ERRNO.
  * FILE holds the counts, one for each kind in the order of `kinds`, and behind them the first call that failed. */
@@ -66,7 +66,7 @@ __attribute__((constructor)) static void begin(void)
 	counts = at;
 }
 
-/* Whether this call is one that fails; errno says why. */
+/* Counts a call. Returns 1 and sets errno if it must fail. */
 static int fails(enum kind kind, const char *call, const char *what)
 {
 	if (!counts)
@@ -82,19 +82,19 @@ static int fails(enum kind kind, const char *call, const char *what)
 	return 1;
 }
 
-/* A call that says -1 when it fails. */
+/* A call that returns -1 on failure. */
 #define CALL(kind, name, parameters, arguments, what) \
 	int name parameters \
 	{ \
 		return fails(kind, #name, what) ? -1 : REAL(name) arguments; \
 	}
-/* A call that says NULL. */
+/* A call that returns NULL. */
 #define POINTER(kind, type, name, parameters, arguments, what) \
 	type *name parameters \
 	{ \
 		return fails(kind, #name, what) ? NULL : REAL(name) arguments; \
 	}
-/* A call that says its errno. */
+/* A call that returns its error number. */
 #define CODE(kind, name, parameters, arguments) \
 	int name parameters \
 	{ \
@@ -102,7 +102,7 @@ static int fails(enum kind kind, const char *call, const char *what)
 		errno = before; \
 		return failed ? why : REAL(name) arguments; \
 	}
-/* One that takes a mode if it may create a file. */
+/* A call with a mode if it may create a file. */
 #define OPENS(name, parameters, ...) \
 	int name parameters \
 	{ \
@@ -128,7 +128,7 @@ CALL(ROOM_OR_HOLE, fallocate64, (int fd, int mode, off64_t at, off64_t len), (fd
 CALL(FALLOCATE, ftruncate, (int fd, off_t len), (fd, len), "")
 CALL(FALLOCATE, ftruncate64, (int fd, off64_t len), (fd, len), "")
 
-/* A thread's stack is the C library's matter and its runtime's, which end the program without it. */
+/* Stacks of threads never fail, because the C library and the runtime end the program without one. */
 #define MAPS(name, offset) \
 	void *name(void *at, size_t len, int protection, int flags, int fd, offset from) \
 	{ \
@@ -192,7 +192,7 @@ CODE(THREAD, pthread_create, (pthread_t *thread, const pthread_attr_t *attr, voi
      (thread, attr, body, with))
 CALL(FORK, fork, (void), (), "")
 
-/* Calls for which the C library has no name. */
+/* Calls without a function in the C library. */
 long syscall(long number, ...)
 {
 	va_list more;

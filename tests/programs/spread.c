@@ -1,8 +1,8 @@
 /* Frames spread over work queues, through the stock libibverbs: spread DEVICE DEVICE
  *
- * The abilities that the device reports, work queues and tables that answer as their manual pages say, frames in the queue the
- * published hash names, tags of VLANs beside them, the event of a work queue that cannot say what came, and who is
- * refused. Without CAP_NET_RAW what needs it is left out.
+ * Tests the reported capabilities, results of work queues and tables by their manual pages, the queue chosen by the published
+ * hash, VLAN tags beside frames, the event of a work queue without space for a completion, and refusals. Skips tests that need
+ * CAP_NET_RAW without it.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #define LOG_ENTRIES 3
 #define REFUSED(call, error) do { errno = 0; HOLD(!(call) && errno == (error)); } while (0)
 
-/* Key and IPv4 flows of the suite that verifies RSS, with ports. */
+/* Key and IPv4 flows of the published RSS verification suite, with ports. */
 static uint8_t key[40] = { 0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
 	0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
 	0xbe, 0xac, 0x01, 0xfa };
@@ -205,7 +205,7 @@ static struct ibv_qp *sender(void)
 	return qp;
 }
 
-/* A segment of a flow of the suite, to the other end. */
+/* Sends a segment of a flow of the suite to the other end. */
 static void segment(unsigned i)
 {
 	static const uint8_t head[] = { 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 60, 0, 1, 0, 0, 64, 6, 0, 0 };
@@ -214,7 +214,7 @@ static void segment(unsigned i)
 	memcpy(a.memory, head, sizeof(head));
 	memcpy(a.memory + sizeof(head), suite[i].hashed, 12);
 	a.memory[46] = 0x50;
-	/* The first address is made of the MAC. */
+		/* The first address is derived from the MAC. */
 	HOLD(!ibv_query_gid(b.context, 1, 0, &gid));
 	memcpy(a.memory, gid.raw + 8, 3);
 	memcpy(a.memory + 3, gid.raw + 13, 3);
@@ -253,7 +253,7 @@ static void spread(struct ibv_qp *from)
 		send_frame(from, 74);
 		struct ibv_wc wc = next(&b);
 		HOLD(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 74);
-		/* One was posted to the first queue before. */
+				/* The first queue already has one. */
 		HOLD(wc.qp_num == wqs[q]->wq_num && (wc.wr_id == 100u + q || (q == 0 && wc.wr_id == 1)));
 		HOLD(!memcmp(b.memory + 2048 * q, a.memory, 74));
 	}
@@ -262,7 +262,7 @@ static void spread(struct ibv_qp *from)
 	puts("spread ok");
 }
 
-/* More frames than the CQ has room for, which nobody polls: CQ and work queue fail, each with one event. */
+/* More frames than the CQ has space for, without a poll: CQ and work queue fail, each with one event. */
 static void fails(struct ibv_qp *from)
 {
 	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
@@ -300,7 +300,7 @@ static void fails(struct ibv_qp *from)
 	puts("fails ok");
 }
 
-/* Tags of a VLAN are beside the frames of a queue that was made so, and in them once that is changed. */
+/* A queue created with stripping reports VLAN tags beside its frames; after the change the tags are in the frames. */
 static void tags(struct ibv_qp *from)
 {
 	struct ibv_cq_init_attr_ex wanted_cq = { .cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_CVLAN };

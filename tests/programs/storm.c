@@ -1,5 +1,5 @@
-/* Calls that the supervisor answers, under signals with a handler as profilers, timers and Go's scheduler send them: each is answered once,
- * and none hangs. The first argument is the number of devices. */
+/* Calls answered by the supervisor, under signals with a handler as from profilers, timers and Go's scheduler: each is answered once, and
+ * none hangs. The first argument is the number of devices. */
 #include "hold.h"
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -24,7 +24,7 @@ static void ring(int number)
 	rung++;
 }
 
-/* Calls again what a signal interrupted. */
+/* Repeats a call that a signal interrupted. */
 #define AGAIN(call) ({ long got; do got = (call); while (got < 0 && errno == EINTR); got; })
 
 static void lists_devices(void)
@@ -59,7 +59,7 @@ static void asks_once_and_is_answered_once(void)
 	close(s);
 }
 
-/* A file has room for 32 agents, so none may be left behind by a call that was interrupted. */
+/* A file has space for 32 agents, so an interrupted call must not leave one behind. */
 static void registers_agents(void)
 {
 	static int file = -1;

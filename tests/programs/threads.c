@@ -143,7 +143,7 @@ static void fork_meanwhile(void)
 int main(int argc, char **argv)
 {
 	HOLD(argc == 2);
-	/* Before anything of ours can be. */
+		/* Before any handler of the provider can be. */
 	HOLD(!pthread_atfork(lock, unlock, unlock));
 	open_device(argv[1]);
 	make_queue_pair();

@@ -1,4 +1,4 @@
-/* The waits of C++'s standard library that have a limit, beside a thread that sleeps: waits MILLISECONDS
+/* The waits with a limit of C++'s standard library, beside a sleeping thread: waits MILLISECONDS
  *
  * Prints for each wait its name, its expected and its measured time in milliseconds. */
 #include <chrono>
@@ -33,7 +33,7 @@ int main(int, char **argv)
 	takes("wait_for", limit, [&] { return condition.wait_for(lock, limit) == std::cv_status::timeout; });
 	takes("wait_until", limit,
 		[&] { return condition.wait_until(lock, system_clock::now() + limit) == std::cv_status::timeout; });
-	/* The other thread computes, and has not looked at a clock before. */
+		/* The other thread computes, and has not read a clock before. */
 	bool done = false;
 	std::thread other([&] {
 		for (volatile int i = 0; i < 1000000; i = i + 1)
