@@ -257,7 +257,7 @@ impl Reader {
             match shared.event(number) {
                 Found::Event(logged) => return Some((number, Notice::read(logged))),
                 Found::Overwritten => {
-                    tracing::warn!("{behind} events came while nobody took them, and the oldest are lost");
+                    tracing::warn!("{behind} events came while no program read them: the oldest are lost");
                     self.next = number.wrapping_add(behind.saturating_sub(LOGGED / 2).max(1));
                 }
             }

@@ -38,7 +38,7 @@ impl World {
         }
         DirBuilder::new().mode(0o700).create(&dir).map_err(cannot)?;
         let lock = lock(&dir).map_err(cannot).and_then(|lock| {
-            lock.ok_or_else(|| format!("cannot make {}: somebody else has it", dir.display()))
+            lock.ok_or_else(|| format!("cannot make {}: another process has it", dir.display()))
         })?;
         let world = Self { dir: dir.clone(), _lock: lock };
         world.fill(linux)?;

@@ -53,9 +53,7 @@ fn options(plan: &Plan) -> OpenOptions {
 /// Resets the function, unless another opener is using it.
 fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Error> {
     if Shared::open(transport)?.state() == FunctionState::Up {
-        return Err(Error::busy(
-            "expected a function that nobody uses, found one that other programs have open",
-        ));
+        return Err(Error::busy("expected an unused function, found one that other programs have open"));
     }
     transport.reset().map_err(Error::io("cannot reset the function"))?;
     let command = Config(&**transport).read(STATUS_COMMAND)?;
@@ -84,7 +82,7 @@ fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()
             r.step("frame from outside", |r| heard(device, plan, &outside, r))?
         }
         (Some(_), LinkLayer::InfiniBand) => {}
-        (None, _) => r.skip("frame from outside", "not tried: nobody was named who would answer"),
+        (None, _) => r.skip("frame from outside", "not tried: no peer was named"),
     }
     r.step("refused commands", |r| inject::commands(device, &pair, r))?;
     r.step("refused key", |r| inject::key(device, pair, plan.timeout, r))
@@ -156,6 +154,6 @@ fn tear_down(device: Arc<Device>) -> Result<(), Error> {
     device.close()?;
     match Arc::into_inner(outcome).map(std::sync::OnceLock::into_inner) {
         Some(Some(outcome)) => outcome,
-        _ => Err(Error::device("the function to go down with its only opener", "somebody still holds it")),
+        _ => Err(Error::device("the function to go down with its only opener", "another holder keeps it up")),
     }
 }

@@ -235,7 +235,7 @@ impl Gsi {
         match inner.peers.known(to, Instant::now()) {
             Known::Way(ah) => return Ok(ah),
             Known::Silent => {
-                let what = format!("nobody answers for {} yet", std::net::Ipv6Addr::from(to.remote_gid));
+                let what = format!("there is no answer for {} yet", std::net::Ipv6Addr::from(to.remote_gid));
                 return Err(Error::Invalid { what, errno: libc::EHOSTUNREACH });
             }
             Known::Nothing => {}
