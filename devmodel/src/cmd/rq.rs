@@ -73,9 +73,11 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.created::<RqRow>(index)
 }
 
-/// Checks a counter set; set 0 is the default.
+/// Checks a counter set; set 0 is the default. All contexts may name those of the function's driver: Linux counts the raw packet QPs of its
+/// users in the port's set.
 fn counter_set(call: &Call<'_, '_, '_>, id: u8) -> Done {
-    Syndrome::NoSuchCounter.unless(id == 0 || call.own::<CounterRow>(id.into()).is_ok())
+    let usable = |row: &CounterRow| row.head.uid == 0 || call.may_use(row.head.uid);
+    Syndrome::NoSuchCounter.unless(id == 0 || call.func.get::<CounterRow>(id.into()).is_some_and(usable))
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {

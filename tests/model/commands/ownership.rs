@@ -3,8 +3,8 @@
 use super::*;
 use devmodel::{host::Party, state::GroupRow};
 use hwspec::{
-    cmd::{CmdOut, mcg::AttachToMcgIn, memic::*, srq::*},
-    context::{AccessMode, ArmState, ServiceType, srq::XrcSrqContext},
+    cmd::{CmdOut, mcg::AttachToMcgIn, memic::*, rq_sq::*, srq::*},
+    context::{AccessMode, ArmState, ServiceType, rq_sq::*, srq::XrcSrqContext, wq::*},
     layout::Bits,
     pcie::MEMIC_BAR,
 };
@@ -98,6 +98,33 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
     assert_eq!(bed.name(0, Opcode::DestroyEq, 0, base.eqn).status(), Status::Ok, "no reference is left");
     assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+}
+
+/// As in Linux: its driver counts the receive queues of programs in the port's set, which it allocated at uid 0.
+#[test]
+fn a_receive_queue_counts_in_a_set_of_its_context_or_of_the_functions_driver() {
+    const COUNTER_SET: u64 = 1 << 3;
+    let mut bed = powered("uid=strict");
+    bed.bring_up(0);
+    let (uid, other) = (bed.uid(0), bed.uid(0));
+    let uar = bed.uar_by(0, uid);
+    let base = Base { pd: bed.pd_by(0, uid), uar, eqn: bed.eq_by(0, uid, uar, 0, 0).0, eq_memory: 0 };
+    let (cqn, at) = (bed.cq_by(0, uid, &base), bed.memory.alloc(0, 2 * PAGE));
+    let wq = WorkQueue::with(|s| s.wq_type(CYCLIC).pd(base.pd).dbr_addr(at + 4096).log_wq_stride(4));
+    let [shared, own, foreign] = [0, uid, other].map(|uid| {
+        let made = bed.reply_to(0, Opcode::AllocQCounter, uid, CmdIn::zeroed().as_bytes(), 16);
+        AllocQCounterOut::read(&made.output).counter_set_id()
+    });
+    for (set, refused) in [(shared, None), (own, None), (foreign, Some(Syndrome::NoSuchCounter))] {
+        let context = |set| RqContext::with(|s| s.cqn(cqn).counter_set_id(set).wq(wq));
+        let create = |set| with_list(&CreateRqIn::with(|s| s.ctx(context(set))), &[at]);
+        assert_eq!(bed.reply_to(0, Opcode::CreateRq, uid, &create(set), 16).refused(), refused);
+        let rqn = bed.reply_to(0, Opcode::CreateRq, uid, &create(0), 16).made();
+        let mut ready = context(set);
+        ready.set().state(READY);
+        let modify = ModifyRqIn::with(|s| s.rqn(rqn).modify_bitmask(COUNTER_SET).ctx(ready));
+        assert_eq!(bed.reply_to(0, Opcode::ModifyRq, uid, modify.as_bytes(), 16).refused(), refused);
+    }
 }
 
 #[test]
