@@ -5,7 +5,8 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
 # A doorbell is one trapped store instead of eight (packaging/linux/README.md).
 MLX5_SHUT_UP_BF=1
-export PATH HOME MLX5_SHUT_UP_BF
+UCX_IB_MMIO_MODE=db
+export PATH HOME MLX5_SHUT_UP_BF UCX_IB_MMIO_MODE
 here=/run/ironverbs
 . $here/environment
 

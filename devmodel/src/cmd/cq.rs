@@ -4,7 +4,7 @@ use super::{
     bind::{Bound, cast},
     call::Call,
     eq,
-    memory::{self, entries},
+    memory::{self, Given, entries},
     object,
     refusal::{Done, Syndrome},
 };
@@ -55,20 +55,17 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::CqFlags.unless(plain)?;
     call.shared::<UarRow>(context.uar_page())?;
     let eqn = eq::shared(call, context.c_eqn_or_apu_element())?;
-    let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
-    let dbr = memory::record_in(call, umem, context.dbr_addr())?;
-    let bytes = 64 << (log_size + context.cqe_sz());
-    let memory = match input.cq_umem_valid() {
-        true => memory::within(call, input.cq_umem_id(), input.cq_umem_offset(), bytes)?,
-        false => {
-            memory::map(call, CreateCqIn::SIZE, (context.log_page_size(), context.page_offset()), bytes)?
-        }
+    let given = Given {
+        list: CreateCqIn::SIZE,
+        pages: (context.log_page_size(), context.page_offset()),
+        ring: input.cq_umem_valid().then_some((input.cq_umem_id(), input.cq_umem_offset())),
+        record: context.dbr_umem_valid().then_some(context.dbr_umem_id()),
+        dbr: context.dbr_addr(),
     };
-    let ring = input.cq_umem_valid().then_some(input.cq_umem_id());
-    let umems = memory::umems(call, [ring, umem]);
+    let place = given.map(call, 64 << (log_size + context.cqe_sz()))?;
     let index = call.make::<CqRow>(|row| {
         row.take(&context);
-        (row.memory, row.umems, row.dbr, row.eqn) = (memory, umems, dbr, eqn);
+        (row.memory, row.umems, row.dbr, row.eqn) = (place.memory, place.umems, place.dbr, eqn);
         row.arm = ArmState::Fired.into_bits() as u32;
     })?;
     call.created::<CqRow>(index)

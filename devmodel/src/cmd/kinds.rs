@@ -77,11 +77,15 @@ objects! {
         to::<PdRow>(row.pd),
         to::<UarRow>(row.uar),
         to::<CqRow>(row.cqn),
-        to::<TisRow>((row.flags & SqRow::HAS_TIS != 0).then_some(row.tis))
+        to::<TisRow>((row.flags & SqRow::HAS_TIS != 0).then_some(row.tis)),
+        umem(row.umems[0]),
+        umem(row.umems[1])
     ] owns entries(&row.memory);
     RqRow, NoSuchRq, 0, by rq::end; |row| refers [
         to::<PdRow>((row.flags & RqRow::HAS_PD != 0).then_some(row.pd)),
-        to::<CqRow>(row.cqn)
+        to::<CqRow>(row.cqn),
+        umem(row.umems[0]),
+        umem(row.umems[1])
     ] owns entries(&row.memory);
     TisRow, NoSuchTis, 0; |row| refers [to::<TdRow>(row.td)];
     // The numbers 0 and 1 of QP0 and QP1 are not allocated.
@@ -105,7 +109,9 @@ objects! {
     SrqRow, NoSuchSrq, 1; |row| refers [
         to::<PdRow>(row.pd),
         to::<CqRow>((row.kind == SrqKind::Xrc as u32).then_some(row.cqn)),
-        to::<XrcdRow>((row.kind == SrqKind::Xrc as u32).then_some(row.xrcd))
+        to::<XrcdRow>((row.kind == SrqKind::Xrc as u32).then_some(row.xrcd)),
+        umem(row.umems[0]),
+        umem(row.umems[1])
     ] owns entries(&row.memory);
     CqRow, NoSuchCq, 0, by cq::end; |row| refers [
         to::<UarRow>(row.uar),

@@ -1,4 +1,4 @@
-//! Page lists of queues, and user memory objects, which are page lists of their own.
+//! The memory of queues: page lists, and user memory objects, which are page lists of their own.
 
 use super::{
     call::Call,
@@ -10,7 +10,7 @@ use crate::{
     state::{UmemRow, WqMemory},
     translate,
 };
-use hwspec::cmd::umem::*;
+use hwspec::{cmd::umem::*, context::wq::WorkQueue};
 
 /// log2 of the smallest page.
 pub(super) const LOG_PAGE: u32 = 12;
@@ -18,6 +18,54 @@ pub(super) const LOG_PAGE: u32 = 12;
 const OFFSETS: u32 = 64;
 /// Maximum number of pages of a user memory object.
 const MOST_PAGES: u64 = 1 << 20;
+
+/// The memory that a command gives to a queue.
+pub(super) struct Given {
+    /// Offset of the page list in the input.
+    pub list: usize,
+    /// `log_page_size` and `page_offset` of the list.
+    pub pages: (u8, u8),
+    /// The user memory object with the ring, and the ring's first byte in it, instead of a list.
+    pub ring: Option<(u32, u64)>,
+    /// The user memory object with the doorbell record.
+    pub record: Option<u32>,
+    /// Address of the doorbell record, or its first byte in the object.
+    pub dbr: u64,
+}
+
+/// The memory of a queue, as its row keeps it.
+pub(super) struct Place {
+    /// Ring.
+    pub memory: WqMemory,
+    /// Address of the doorbell record.
+    pub dbr: u64,
+    /// User memory objects of both.
+    pub umems: [u16; 2],
+}
+
+impl Given {
+    /// The memory in the context of a work queue; its page list is at `list` of the input.
+    pub fn of(wq: &WorkQueue, list: usize) -> Self {
+        Self {
+            list,
+            pages: (wq.log_wq_pg_sz(), wq.page_offset()),
+            ring: wq.wq_umem_valid().then_some((wq.wq_umem_id(), wq.wq_umem_offset())),
+            record: wq.dbr_umem_valid().then_some(wq.dbr_umem_id()),
+            dbr: wq.dbr_addr(),
+        }
+    }
+
+    /// Maps a ring of `bytes`.
+    pub fn map(&self, call: &mut Call<'_, '_, '_>, bytes: u64) -> Done<Place> {
+        let dbr = record_in(call, self.record, self.dbr)?;
+        let memory = match self.ring {
+            Some((umem, at)) => within(call, umem, at, bytes)?,
+            None => map(call, self.list, self.pages, bytes)?,
+        };
+        let umems = umems(call, [self.ring.map(|(umem, _)| umem), self.record]);
+        Ok(Place { memory, dbr, umems })
+    }
+}
 
 /// Maps a queue of `bytes`: by the page list at `offset` of the input, with `log_page_size` (log2 of a page in units of 4096
 /// bytes) and `page_offset` (the queue's start in its first page, in 64ths of a page) from its context.
@@ -55,7 +103,7 @@ fn find(call: &Call<'_, '_, '_>, umem: u32) -> Done<u32> {
 }
 
 /// The user memory objects of a queue's ring and doorbell record, as stored in its row.
-pub(super) fn umems(call: &Call<'_, '_, '_>, umems: [Option<u32>; 2]) -> [u16; 2] {
+fn umems(call: &Call<'_, '_, '_>, umems: [Option<u32>; 2]) -> [u16; 2] {
     umems.map(|umem| {
         umem.and_then(|umem| call.func.index::<UmemRow>(umem)).map_or(0, |index| index as u16 + 1)
     })
@@ -67,7 +115,7 @@ pub(super) fn umem(stored: u16) -> Option<Ref> {
 }
 
 /// Maps the pages of a user memory object from byte `at` on. The queue gets its own copy of the page list.
-pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64) -> Done<WqMemory> {
+fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64) -> Done<WqMemory> {
     let index = find(call, umem)?;
     let whole = call.row::<UmemRow>(index)?.memory;
     let begin = at.checked_add(whole.offset.into()).ok_or(Refused(Syndrome::PageList))?;
@@ -82,7 +130,7 @@ pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64
 }
 
 /// The address of a doorbell record: `at` itself, or byte `at` of a user memory object.
-pub(super) fn record_in(call: &Call<'_, '_, '_>, umem: Option<u32>, at: u64) -> Done<u64> {
+fn record_in(call: &Call<'_, '_, '_>, umem: Option<u32>, at: u64) -> Done<u64> {
     let Some(umem) = umem else { return record(at) };
     let index = find(call, umem)?;
     let row = call.func.row::<UmemRow>(index);
@@ -122,7 +170,7 @@ pub(super) fn log_page_size(memory: &WqMemory) -> u8 {
 }
 
 /// The address of a doorbell record, if it is aligned.
-pub(super) fn record(at: u64) -> Done<u64> {
+fn record(at: u64) -> Done<u64> {
     Syndrome::DoorbellRecord.unless(at % 8 == 0)?;
     Ok(at)
 }

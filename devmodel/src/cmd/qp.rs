@@ -3,7 +3,8 @@
 use super::{
     bind::Bound,
     call::Call,
-    memory, object,
+    memory::Given,
+    object,
     refusal::{Done, Syndrome},
     special_qps,
 };
@@ -79,8 +80,6 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let xrc = |row: &SrqRow| row.kind == SrqKind::Xrc as u32;
     let fits = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| xrc(row) == is_xrc);
     Syndrome::NoSuchSrq.unless(fits && (srq.is_some() || !is_xrc))?;
-    let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
-    let dbr = memory::record_in(call, umem, context.dbr_addr())?;
 
     let (no_sq, no_rq) = (context.no_sq(), context.rq_type() != RQ_OWN);
     let log_stride = context.log_rq_stride() + 4;
@@ -90,15 +89,16 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Stride.unless(no_rq || log_stride <= LOG_MAX_RQ_STRIDE)?;
     let rq_bytes = if no_rq { 0 } else { 1u64 << (context.log_rq_size() + log_stride) };
     let sq_bytes = if no_sq { 0 } else { (WQE_BB as u64) << context.log_sq_size() };
-    let (bytes, pages) = (rq_bytes + sq_bytes, (context.log_page_size(), context.page_offset()));
-    let memory = match input.wq_umem_valid() {
-        true => memory::within(call, input.wq_umem_id(), input.wq_umem_offset(), bytes)?,
-        false => memory::map(call, CreateQpIn::SIZE, pages, bytes)?,
+    let given = Given {
+        list: CreateQpIn::SIZE,
+        pages: (context.log_page_size(), context.page_offset()),
+        ring: input.wq_umem_valid().then_some((input.wq_umem_id(), input.wq_umem_offset())),
+        record: context.dbr_umem_valid().then_some(context.dbr_umem_id()),
+        dbr: context.dbr_addr(),
     };
+    let place = given.map(call, rq_bytes + sq_bytes)?;
 
     Syndrome::TableFull.unless(call.func.used::<QpRow>() < max_qps(call.func))?;
-    let ring = input.wq_umem_valid().then_some(input.wq_umem_id());
-    let umems = memory::umems(call, [ring, umem]);
     let is_driver = call.uid == 0;
     let index = call.make::<QpRow>(|row| {
         row.take(&context);
@@ -108,7 +108,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.xrcd = if is_xrc { context.xrcd() } else { 0 };
         row.srqn = if srq.is_some() { context.srqn_rmpn_xrqn() } else { 0 };
         row.deth_sqpn = if is_driver { context.deth_sqpn() } else { 0 };
-        (row.dbr, row.memory, row.umems) = (dbr, memory, umems);
+        (row.dbr, row.memory, row.umems) = (place.dbr, place.memory, place.umems);
         row.sq_offset = rq_bytes as u32;
         row.log_rq_stride = log_stride;
         let connected = matches!(service, ServiceType::Rc | ServiceType::Uc);

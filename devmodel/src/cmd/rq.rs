@@ -3,7 +3,8 @@
 use super::{
     bind::{Bound, cast},
     call::Call,
-    memory, object,
+    memory::{self, Given},
+    object,
     qp::LOG_MAX_RQ_STRIDE,
     refusal::{Done, Syndrome},
     sq::{check, may_go, shown},
@@ -28,7 +29,6 @@ const COUNTER_SET: u64 = 1 << 3;
 
 bind! { WorkQueue <-> RqRow {
     pd <-> pd,
-    dbr_addr <-> dbr,
     log_wq_stride <-> log_stride,
     log_wq_sz <-> log_size,
 } shows row {
@@ -37,6 +37,7 @@ bind! { WorkQueue <-> RqRow {
     log_wq_pg_sz = memory::log_page_size(&row.memory),
     hw_counter = row.ci,
     sw_counter = row.pi,
+    dbr_addr = row.dbr,
 } }
 
 bind! { RqContext <-> RqRow {
@@ -60,13 +61,11 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::NoSuchPd.unless(pd.is_some() || wq.pd() == 0)?;
     call.own::<CqRow>(c.cqn())?;
     counter_set(call, c.counter_set_id())?;
-    memory::record(wq.dbr_addr())?;
-    let pages = (wq.log_wq_pg_sz(), wq.page_offset());
-    let memory = memory::map(call, CreateRqIn::SIZE, pages, 1u64 << (wq.log_wq_sz() + wq.log_wq_stride()))?;
+    let place = Given::of(&wq, CreateRqIn::SIZE).map(call, 1 << (wq.log_wq_sz() + wq.log_wq_stride()))?;
     let index = call.make::<RqRow>(|row| {
         row.take(&wq);
         row.take(&c);
-        row.memory = memory;
+        (row.memory, row.umems, row.dbr) = (place.memory, place.umems, place.dbr);
         row.flags |= if pd.is_some() { RqRow::HAS_PD } else { 0 };
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;
     })?;

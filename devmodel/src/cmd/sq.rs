@@ -3,7 +3,7 @@
 use super::{
     bind::{Bound, cast},
     call::Call,
-    memory,
+    memory::{self, Given},
     refusal::{Done, Syndrome},
 };
 use crate::state::{CqRow, PdRow, SqRow, TisRow, UarRow};
@@ -26,7 +26,6 @@ pub(super) fn may_go(from: u8, to: u8) -> bool {
 
 /// Checks the ring and the state of a new send or receive queue; `plain` tells if it needs nothing that this device lacks.
 pub(super) fn check(wq: &WorkQueue, state: u8, plain: bool) -> Done {
-    Syndrome::Umem.unless(!wq.wq_umem_valid() && !wq.dbr_umem_valid())?;
     Syndrome::Signature.unless(!wq.wq_signature())?;
     Syndrome::QueueFlags.unless(plain)?;
     Syndrome::RqType.unless(wq.wq_type() == CYCLIC)?;
@@ -45,7 +44,6 @@ pub(super) fn shown<C: Layout>(given: u32, now: &C, state: u32) -> C {
 bind! { WorkQueue <-> SqRow {
     pd <-> pd,
     uar_page <-> uar,
-    dbr_addr <-> dbr,
     log_wq_sz <-> log_size,
 } shows row {
     wq_type = CYCLIC,
@@ -53,6 +51,7 @@ bind! { WorkQueue <-> SqRow {
     log_wq_pg_sz = memory::log_page_size(&row.memory),
     hw_counter = row.ci,
     sw_counter = row.pi,
+    dbr_addr = row.dbr,
     log_wq_stride = WQE_BB.trailing_zeros() as u8,
 } }
 
@@ -86,13 +85,11 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         1 => Some(call.own::<TisRow>(c.tis_num_0())?),
         _ => return Syndrome::NoSuchTis.refuse(),
     };
-    memory::record(wq.dbr_addr())?;
-    let pages = (wq.log_wq_pg_sz(), wq.page_offset());
-    let memory = memory::map(call, CreateSqIn::SIZE, pages, (WQE_BB as u64) << wq.log_wq_sz())?;
+    let place = Given::of(&wq, CreateSqIn::SIZE).map(call, (WQE_BB as u64) << wq.log_wq_sz())?;
     let index = call.make::<SqRow>(|row| {
         row.take(&wq);
         row.take(&c);
-        row.memory = memory;
+        (row.memory, row.umems, row.dbr) = (place.memory, place.umems, place.dbr);
         row.tis = tis.unwrap_or(0);
         row.flags |= if tis.is_some() { SqRow::HAS_TIS } else { 0 };
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;

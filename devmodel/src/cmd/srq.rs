@@ -3,7 +3,7 @@
 use super::{
     bind::{Bound, cast},
     call::Call,
-    memory,
+    memory::{self, Given},
     refusal::{Done, Syndrome},
 };
 use crate::state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow};
@@ -23,8 +23,8 @@ bind! { SrqContext <-> SrqRow {
     log_srq_size <-> log_size,
     pd <-> pd,
     lwm <-> lwm,
-    dbr_addr <-> dbr,
 } shows row {
+    dbr_addr = row.dbr,
     log_rq_stride = row.log_stride as u8 - 4,
     page_offset = memory::page_offset(&row.memory),
     log_page_size = memory::log_page_size(&row.memory),
@@ -50,10 +50,11 @@ bind! { XrcSrqContext <-> SrqRow {
 bind! { WorkQueue <-> SrqRow {
     lwm <-> lwm,
     pd <-> pd,
-    dbr_addr <-> dbr,
     log_wq_stride <-> log_stride,
     log_wq_sz <-> log_size,
+    wq_type <-> cyclic,
 } shows row {
+    dbr_addr = row.dbr,
     page_offset = memory::page_offset(&row.memory),
     log_wq_pg_sz = memory::log_page_size(&row.memory),
 } }
@@ -71,53 +72,59 @@ fn kind_of(op: Opcode) -> SrqKind {
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let kind = kind_of(call.opcode);
     Syndrome::InputLength.unless(call.input.len() >= CreateSrqIn::SIZE)?;
-    let mut given = SrqRow::new_zeroed();
-    let (mut umem, mut cyclic, mut index_is_number) = (false, false, false);
-    let (pages, signature) = match kind {
-        SrqKind::Srq => {
-            let c = CreateSrqIn::read(call.input).srq_context_entry();
-            given.take(&c);
-            given.log_stride = u32::from(c.log_rq_stride()) + 4;
-            ((c.log_page_size(), c.page_offset()), c.wq_signature())
-        }
-        SrqKind::Xrc => {
-            let input = CreateXrcSrqIn::read(call.input);
-            let c = input.xrc_srq_context_entry();
-            given.take(&c);
-            given.log_stride = u32::from(c.log_rq_stride()) + 4;
-            given.dbr = u64::from(c.db_record_addr_h()) << 32 | u64::from(c.db_record_addr_l()) << 2;
-            umem = input.xrc_srq_umem_valid() || c.dbr_umem_valid();
-            cyclic = c.basic_cyclic_rcv_wqe();
-            index_is_number = c.user_index_equal_xrc_srqn();
-            ((c.log_page_size(), c.page_offset()), c.wq_signature())
-        }
-        SrqKind::Rmp => {
-            let c = CreateRmpIn::read(call.input).ctx();
-            let wq = c.wq();
-            given.take(&wq);
-            umem = wq.wq_umem_valid() || wq.dbr_umem_valid();
-            cyclic = wq.wq_type() != LINKED_LIST || c.basic_cyclic_rcv_wqe();
-            ((wq.log_wq_pg_sz(), wq.page_offset()), wq.wq_signature())
-        }
+    let (mut row, given) = match kind {
+        SrqKind::Srq => srq(&CreateSrqIn::read(call.input))?,
+        SrqKind::Xrc => xrc(&CreateXrcSrqIn::read(call.input))?,
+        SrqKind::Rmp => rmp(&CreateRmpIn::read(call.input))?,
     };
-    Syndrome::Umem.unless(!umem)?;
-    Syndrome::Signature.unless(!signature)?;
-    Syndrome::RqType.unless(!cyclic)?;
-    Syndrome::QueueSize.unless(given.log_size <= LOG_MAX_SIZE.into())?;
-    Syndrome::Stride.unless(LOG_STRIDES.contains(&given.log_stride))?;
-    call.own::<PdRow>(given.pd)?;
+    Syndrome::QueueSize.unless(row.log_size <= LOG_MAX_SIZE.into())?;
+    Syndrome::Stride.unless(LOG_STRIDES.contains(&row.log_stride))?;
+    call.own::<PdRow>(row.pd)?;
     if kind == SrqKind::Xrc {
-        call.own::<CqRow>(given.cqn)?;
-        call.shared::<XrcdRow>(given.xrcd)?;
+        call.own::<CqRow>(row.cqn)?;
+        call.shared::<XrcdRow>(row.xrcd)?;
     }
-    memory::record(given.dbr)?;
-    given.kind = kind as u32;
-    given.memory = memory::map(call, CreateSrqIn::SIZE, pages, 1u64 << (given.log_size + given.log_stride))?;
-    let index = call.make::<SrqRow>(|row| *row = given)?;
-    if index_is_number {
+    let place = given.map(call, 1 << (row.log_size + row.log_stride))?;
+    row.kind = kind as u32;
+    (row.memory, row.umems, row.dbr) = (place.memory, place.umems, place.dbr);
+    let index = call.make::<SrqRow>(|new| *new = row)?;
+    let names_itself =
+        || CreateXrcSrqIn::read(call.input).xrc_srq_context_entry().user_index_equal_xrc_srqn();
+    if kind == SrqKind::Xrc && names_itself() {
         call.row_mut::<SrqRow>(index)?.user_index = call.func.number::<SrqRow>(index);
     }
     call.created::<SrqRow>(index)
+}
+
+fn srq(input: &CreateSrqIn) -> Done<(SrqRow, Given)> {
+    let (c, mut row) = (input.srq_context_entry(), SrqRow::new_zeroed());
+    Syndrome::Signature.unless(!c.wq_signature())?;
+    row.take(&c);
+    row.log_stride = u32::from(c.log_rq_stride()) + 4;
+    let pages = (c.log_page_size(), c.page_offset());
+    Ok((row, Given { list: CreateSrqIn::SIZE, pages, ring: None, record: None, dbr: c.dbr_addr() }))
+}
+
+fn xrc(input: &CreateXrcSrqIn) -> Done<(SrqRow, Given)> {
+    let (c, mut row) = (input.xrc_srq_context_entry(), SrqRow::new_zeroed());
+    Syndrome::Umem.unless(!input.xrc_srq_umem_valid() && !c.dbr_umem_valid())?;
+    Syndrome::Signature.unless(!c.wq_signature())?;
+    Syndrome::RqType.unless(!c.basic_cyclic_rcv_wqe())?;
+    row.take(&c);
+    row.log_stride = u32::from(c.log_rq_stride()) + 4;
+    let pages = (c.log_page_size(), c.page_offset());
+    let dbr = u64::from(c.db_record_addr_h()) << 32 | u64::from(c.db_record_addr_l()) << 2;
+    Ok((row, Given { list: CreateXrcSrqIn::SIZE, pages, ring: None, record: None, dbr }))
+}
+
+/// Linked or cyclic; in both each WQE starts with a next segment.
+fn rmp(input: &CreateRmpIn) -> Done<(SrqRow, Given)> {
+    let (c, mut row) = (input.ctx(), SrqRow::new_zeroed());
+    let wq = c.wq();
+    Syndrome::Signature.unless(!wq.wq_signature())?;
+    Syndrome::RqType.unless(wq.wq_type() <= CYCLIC && !c.basic_cyclic_rcv_wqe())?;
+    row.take(&wq);
+    Ok((row, Given::of(&wq, CreateRmpIn::SIZE)))
 }
 
 /// The index of the queue that the command names, if it is of its kind.

@@ -109,9 +109,14 @@ fn take_shared(w: &mut QpStage<'_, '_, '_>) -> Option<u16> {
         return None;
     }
     let index = srq.next as u16 & ((1 << srq.log_size) - 1);
-    let mut next = [0; NextSeg::SIZE];
-    srq.wq().read(w.func, w.step.host, index, &mut next)?;
-    srq.next = NextSeg::from_bytes(next).next_wqe_index().into();
+    srq.next = match srq.cyclic != 0 {
+        true => srq.next.wrapping_add(1),
+        false => {
+            let mut next = [0; NextSeg::SIZE];
+            srq.wq().read(w.func, w.step.host, index, &mut next)?;
+            NextSeg::from_bytes(next).next_wqe_index().into()
+        }
+    };
     srq.consumed = srq.wq().ci.wrapping_add(1).into();
     // The limit event is raised once per arming (IBTA 10.2.9.1).
     let reached = u32::from(srq.wq().waiting()) < srq.lwm;

@@ -42,8 +42,8 @@ rows! {
         ci: u32,
         /// First dword of the part of `sqc` beyond these fields, returned by a query.
         context: u32,
-        /// Padding.
-        reserved: u32,
+        /// User memory objects of the ring and the doorbell record, index plus one; 0 is none.
+        umems: [u16; 2],
     }
     /// Receive queue without a queue pair. Indices are free-running 16-bit counters of WQEs.
     RqRow {
@@ -75,6 +75,10 @@ rows! {
         context: u32,
         /// In error: interval after the last check for receives to flush, us.
         flush_wait: u32,
+        /// User memory objects of the ring and the doorbell record, index plus one; 0 is none.
+        umems: [u16; 2],
+        /// Padding.
+        reserved: u32,
     }
     /// Transport interface send.
     TisRow {

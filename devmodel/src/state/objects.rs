@@ -232,7 +232,7 @@ rows! {
     }
     /// Shared receive queue, RMP or XRC SRQ.
     SrqRow {
-        /// Ring of linked WQEs.
+        /// Ring of WQEs with next segments.
         memory: WqMemory,
         /// Doorbell record.
         dbr: u64,
@@ -258,6 +258,10 @@ rows! {
         consumed: u32,
         /// User index.
         user_index: u32,
+        /// 1: WQEs are consumed in the order of the ring, whatever their next segments say.
+        cyclic: u32,
+        /// User memory objects of the ring and the doorbell record, index plus one; 0 is none.
+        umems: [u16; 2],
         /// Padding.
         reserved: u32,
     }

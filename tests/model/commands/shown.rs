@@ -25,11 +25,12 @@ pub struct Kind {
 /// State that the device owns, which a driver leaves zero. No driver sets `ec` and `oi` of an event queue.
 const STATE: &str = "\
     status state st consumer_counter producer_counter last_notified_index last_solicit_index";
-/// Fields of a work queue for hairpin, striding, header split and SHAMPO, which the adapter does not offer, and its counters.
+/// Fields of a work queue for hairpin, striding, header split and SHAMPO, which the adapter does not offer, for memory in umems, and its
+/// counters.
 const WORK_QUEUE: &str = "\
     wq.end_padding_mode wq.cd_slave wq.hds_skip_first_sge wq.log2_hds_buf_size wq.hw_counter \
     wq.sw_counter wq.log_hairpin_num_packets wq.log_hairpin_data_sz wq.log_wqe_num_of_strides \
-    wq.log_wqe_stride_size wq.headers_mkey wq.log_reservation_size \
+    wq.log_wqe_stride_size wq.dbr_umem_id wq.wq_umem_id wq.wq_umem_offset wq.headers_mkey wq.log_reservation_size \
     wq.log_max_num_of_packets_per_reservation wq.log_headers_entry_size wq.log_headers_buffer_entry_num";
 const HAIRPIN: &str = "hairpin_peer_rq hairpin_peer_sq hairpin_peer_vhca";
 const SHAMPO: &str = "shampo_no_match_alignment_granularity shampo_match_criteria_type reservation_timeout";

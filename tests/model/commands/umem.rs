@@ -1,7 +1,10 @@
 //! User memory objects: page lists of their own, and queues in them.
 
 use super::*;
-use hwspec::{cmd::umem::*, context::ServiceType};
+use hwspec::{
+    cmd::{rq_sq::*, srq::*, umem::*},
+    context::{ServiceType, rq_sq::*, srq::RmpContext, wq::*},
+};
 
 fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: Change<'_, UserMemory>) -> Reply {
     let umem = UserMemory::with(|umem| change(umem.num_of_mtt(list.len() as u64)));
@@ -69,6 +72,56 @@ fn a_qp_lists_the_pages_of_its_object() {
         .collect();
     assert_eq!(list, pages[1..]);
     assert_eq!(QueryQpOut::read(&out).qpc().dbr_addr(), 0x60_0018);
+}
+
+#[test]
+fn queues_without_a_queue_pair_and_memory_pools_lie_where_the_object_says() {
+    let (mut bed, base) = ready();
+    let (ring, records) =
+        (umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0), umem(&mut bed, 0, &[0x60_0000], 0x18));
+    let cqn = bed.cq_by(0, 0, &base);
+    // 64 entries of 64 bytes: one page.
+    let wq = |kind, at| {
+        let mut wq =
+            WorkQueue::with(|s| s.wq_type(kind).pd(base.pd).uar_page(base.uar).log_wq_sz(6).log_wq_stride(6));
+        wq.set().wq_umem_valid(true).wq_umem_id(ring).wq_umem_offset(at);
+        wq.set().dbr_umem_valid(true).dbr_umem_id(records).dbr_addr(8);
+        wq
+    };
+    let rmp =
+        |kind, at| CreateRmpIn::with(|s| s.ctx(RmpContext::with(|s| s.wq(wq(kind, at))))).bytes().to_vec();
+    let rq =
+        |at| CreateRqIn::with(|s| s.ctx(RqContext::with(|s| s.cqn(cqn).wq(wq(CYCLIC, at))))).bytes().to_vec();
+    let sq =
+        |at| CreateSqIn::with(|s| s.ctx(SqContext::with(|s| s.cqn(cqn).wq(wq(CYCLIC, at))))).bytes().to_vec();
+    let queues = [
+        (
+            [Opcode::CreateRmp, Opcode::QueryRmp, Opcode::DestroyRmp],
+            rmp(LINKED_LIST, 0x1000),
+            rmp(LINKED_LIST, 0x1001),
+        ),
+        ([Opcode::CreateRmp, Opcode::QueryRmp, Opcode::DestroyRmp], rmp(CYCLIC, 0x1000), rmp(CYCLIC, 0x1001)),
+        ([Opcode::CreateRq, Opcode::QueryRq, Opcode::DestroyRq], rq(0x1000), rq(0x1001)),
+        ([Opcode::CreateSq, Opcode::QuerySq, Opcode::DestroySq], sq(0x1000), sq(0x1001)),
+    ];
+    // The context is at the same place in all outputs.
+    let shown = |bed: &mut Bed, op, number| bed.object::<QueryRmpOut>(0, op, number).rmp_context().wq();
+    for ([create, query, destroy], inside, outside) in queues {
+        assert_eq!(
+            bed.reply_to(0, create, 0, &outside, 16).refused(),
+            Some(Syndrome::PageList),
+            "{create:?}"
+        );
+        let number = bed.reply_to(0, create, 0, &inside, 16).made();
+        assert_eq!(shown(&mut bed, query, number).dbr_addr(), 0x60_0020, "{create:?}");
+        for object in [ring, records] {
+            assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).syndrome(), Syndrome::InUse.code());
+        }
+        assert_eq!(bed.name(0, destroy, 0, number).status(), Status::Ok);
+    }
+    for object in [ring, records] {
+        assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+    }
 }
 
 #[test]

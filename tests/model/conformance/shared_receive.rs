@@ -35,6 +35,27 @@ fn row_50_qps_share_receives_and_an_empty_srq_is_not_ready() {
     assert!(bed.one(b.recv_cq).is_ok());
 }
 
+/// Row 50: a cyclic memory pool is used in the order of its ring. Its WQEs have next segments, too, but they mean nothing.
+#[test]
+fn row_50_a_cyclic_pool_is_used_in_the_order_of_its_ring() {
+    let mut bed = Bed::cx5();
+    bed.function(2);
+    let pool = bed.cyclic_pool(2, 2);
+    let (a, b) = bed.pair_of([QpSpec::default(), QpSpec { srq: Some(pool), ..QpSpec::default() }], path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let posted: Vec<u16> = (0..3).map(|i| bed.post_srq(pool, &[to.part(8 * i, 8)])).collect();
+    assert_eq!(posted, [0, 1, 2]);
+    for round in 0..9u16 {
+        bed.fill(from, &[round as u8; 64]);
+        bed.post(a, &Wr::send(from.part(0, 8)));
+        assert!(bed.one(a.send_cq).is_ok(), "round {round}");
+        assert_eq!(bed.poll_raw(b.recv_cq).expect("a completion").wqe_counter() % 4, round % 4);
+        let third = 8 * usize::from(round % 3);
+        assert_eq!(bed.bytes(to)[third..third + 8], [round as u8; 8]);
+        bed.post_srq(pool, &[to.part(third as u64, 8)]);
+    }
+}
+
 /// Row 50: when a QP on an SRQ fails, an event says that it takes no more receives from it.
 #[test]
 fn row_50_last_wqe_reached_when_a_qp_fails() {

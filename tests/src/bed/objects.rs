@@ -9,7 +9,8 @@ use hwspec::{
         cq::CqContext,
         eq::EqContext,
         mkey::MkeyContext,
-        srq::{SrqContext, XrcSrqContext},
+        srq::{RmpContext, SrqContext, XrcSrqContext},
+        wq::{CYCLIC, WorkQueue},
     },
     cqe, eqe,
     layout::Layout,
@@ -326,6 +327,23 @@ impl Bed {
             .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
             .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
         let srq = Srq { fid, srqn: CreateSrqOut::read(&out).srqn() };
+        self.queues.srqs.insert(srq, ring);
+        srq
+    }
+
+    /// Creates a cyclic memory pool of `1 << log` WQEs of 64 bytes. All its next segments point to the first WQE.
+    pub fn cyclic_pool(&mut self, fid: u8, log: u8) -> Srq {
+        let (at, record, ring) = self.srq_ring(fid, log);
+        (0..1u64 << log).for_each(|i| self.memory.put(at + i * ring.stride, NextSeg::zeroed().as_bytes()));
+        let pd = self.state(fid).pd;
+        let wq =
+            WorkQueue::with(|s| s.wq_type(CYCLIC).pd(pd).dbr_addr(record).log_wq_sz(log).log_wq_stride(6));
+        let input = CreateRmpIn::with(|s| s.ctx(RmpContext::with(|s| s.wq(wq))));
+        let pages = page_list(at, Self::SRQ_STRIDE << log);
+        let out = self
+            .command_with(fid, Opcode::CreateRmp, 0, &input, &pages, CreateRmpOut::SIZE)
+            .unwrap_or_else(|e| panic!("CREATE_RMP: {e:?}"));
+        let srq = Srq { fid, srqn: CreateRmpOut::read(&out).rmpn() };
         self.queues.srqs.insert(srq, ring);
         srq
     }
