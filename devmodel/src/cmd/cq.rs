@@ -30,6 +30,8 @@ const RESIZE_SIZE: u32 = 1 << 0;
 bind! { CqContext <-> CqRow {
     cqe_sz <-> cqe_size,
     oi <-> flags[CqRow::OVERRUN_IGNORED],
+    cc <-> flags[CqRow::COLLAPSED],
+    cqe_comp_en <-> flags[CqRow::COMPRESSIBLE],
     log_cq_size <-> log_size,
     uar_page <-> uar,
     cq_period <-> moderation[0],
@@ -50,8 +52,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.cq_context();
     let log_size = context.log_cq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
-    // Unsupported: compressed entries, collapsed queues, queues of the accelerator.
-    let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
+    // Unsupported: queues of the accelerator.
+    let plain = context.cqe_sz() <= 1 && !context.apu_cq();
     Syndrome::CqFlags.unless(plain)?;
     call.shared::<UarRow>(context.uar_page())?;
     let eqn = eq::shared(call, context.c_eqn_or_apu_element())?;

@@ -142,7 +142,8 @@ pub(crate) fn place<'f>(
 #[inline(always)]
 pub(crate) fn next_entry(func: &Func<'_>, row: &CqRow) -> (Option<Iova>, bool) {
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
-    let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
+    let collapsed = row.flags & CqRow::COLLAPSED != 0;
+    let slot = if collapsed { 0 } else { (row.pi & ((1 << row.log_size) - 1)) << log_cqe };
     let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
     (at, row.pi >> row.log_size & 1 != 0)
 }

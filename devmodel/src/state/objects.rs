@@ -219,7 +219,7 @@ rows! {
         uar: u32,
         /// `cqe_sz`: 0 is 64 bytes, 1 is 128.
         cqe_size: u32,
-        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`); bit 2: the timer heap has an entry of the CQ.
+        /// [`OVERRUN_IGNORED`](CqRow::OVERRUN_IGNORED) and the other flags below.
         flags: u32,
         /// Moderation: period in us, and count.
         moderation: [u16; 2],
@@ -326,6 +326,10 @@ impl SrqRow {
 impl CqRow {
     /// In `flags`: overruns are ignored.
     pub const OVERRUN_IGNORED: u32 = 1 << 0;
+    /// In `flags`: every completion goes to the first entry.
+    pub const COLLAPSED: u32 = 1 << 1;
+    /// In `flags`: completions may be compressed, which the device never does.
+    pub const COMPRESSIBLE: u32 = 1 << 3;
     /// In `flags`: the timer heap has an entry of the CQ.
     pub const TIMED: u32 = 1 << 2;
 }

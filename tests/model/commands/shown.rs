@@ -46,8 +46,8 @@ const OTHER_QPS: &str = "\
     latency_sensitive drain_sigerr ts_format ulp_stateless_offload_mode fre log_num_dci_stream_channels \
     log_num_dci_errored_streams cd_slave_receive cd_slave_send cd_master xrcd srqn_rmpn_xrqn cgs cs_req \
     cs_res dc_access_key dbr_umem_id";
-/// Fields of a completion queue for compressed entries and restarted moderation, which the adapter does not offer, and for a record in a
-/// umem.
+/// Fields of a completion queue for the format of compressed entries, which the adapter never writes, for restarted moderation, and for a
+/// record in a umem.
 const OTHER_CQS: &str = "\
     scqe_break_moderation_en cq_period_mode mini_cqe_res_format cqe_compression_layout dbr_umem_id";
 const OTHER_KEYS: &str = "\

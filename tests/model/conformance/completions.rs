@@ -34,6 +34,22 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     assert_eq!(bed.qp_state(a), QpState::Rts);
 }
 
+/// PRM, `cqc.cc`: every completion of a collapsed CQ goes to its first entry. A program reads there how far the queue is.
+#[test]
+fn a_collapsed_queue_has_its_last_completion_in_the_first_entry() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let cq = bed.cq_with(1, 2, |c| {
+        c.set().cc(true).oi(true);
+    });
+    let (a, _) = bed.pair_of([QpSpec { send_cq: Some(cq), ..QpSpec::default() }, QpSpec::default()], path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    bed.post_all(a, &vec![Wr::write(from.sge(), to); 10]);
+    assert_eq!(bed.poll_raw(cq).expect("a completion").wqe_counter(), 9);
+    assert!(bed.poll_raw(cq).is_none(), "the other entries stay as they were");
+    assert_eq!(bed.qp_state(a), QpState::Rts);
+}
+
 /// PRM, CQE: a QP with a user index has it in all its completions, on both sides and in errors.
 #[test]
 fn completions_carry_the_user_index_of_their_queue_pair() {

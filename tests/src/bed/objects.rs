@@ -214,6 +214,11 @@ impl Bed {
 
     /// Creates a CQ of `1 << log` entries.
     pub fn cq_of(&mut self, fid: u8, log: u8) -> Cq {
+        self.cq_with(fid, log, |_| {})
+    }
+
+    /// The same; `change` adjusts its context.
+    pub fn cq_with(&mut self, fid: u8, log: u8, change: impl FnOnce(&mut CqContext)) -> Cq {
         let eq = self.eq(fid);
         let len = ENTRY << log;
         let at = self.memory.alloc(fid, len);
@@ -225,6 +230,7 @@ impl Bed {
         let uar = self.state(fid).uar;
         let mut context = CqContext::zeroed();
         context.set().log_cq_size(log).uar_page(uar).c_eqn_or_apu_element(eq.eqn.into()).dbr_addr(record);
+        change(&mut context);
         let input = CreateCqIn::with(|s| s.cq_context(context));
         let out = self
             .command_with(fid, Opcode::CreateCq, 0, &input, &page_list(at, len), CreateCqOut::SIZE)
