@@ -35,6 +35,10 @@ pub const RESERVED_LKEY: u32 = 0x200;
 /// The null key: reads at any of its addresses return zeros and writes are discarded (`null_mkey`).
 pub const NULL_KEY: u32 = 0x300;
 
+/// The value in place of a key that makes an entry of an indirect key the head of a repeat block: bytes of a round, this, number of rounds,
+/// 16 reserved bits, number of entries. No key has this number. Each entry that follows has stride and bytes (16 bits each), key, and address.
+pub const REPEAT: u32 = 0x400;
+
 /// Bits of a translation entry with a page: readable, writable.
 pub(crate) const PRESENT: u64 = 3;
 
@@ -194,33 +198,96 @@ fn indirect(
     }
     let writes = need & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::ATOMIC) != 0;
     let need = if writes { access::LOCAL_WRITE } else { access::LOCAL_READ };
-    let (mut skip, mut left) = (offset, u64::from(len));
-    for i in 0..row.pages / 2 {
-        if left == 0 {
-            break;
-        }
-        func.looks_up(Lookup::Translations(row.mtt + 2 * i, 2));
-        let (head, address) = (func.mtt(row.mtt + 2 * i), func.mtt(row.mtt + 2 * i + 1));
-        let (bytes, lkey) = (head >> 32, head as u32);
-        if skip >= bytes {
-            skip -= bytes;
+    let (mut skip, mut left, mut i) = (offset, u64::from(len), 0);
+    while left > 0 && i < row.pages / 2 {
+        let (head, address) = klm(func, row, i);
+        i += 1;
+        if head as u32 == REPEAT {
+            let block = Block { first: i, entries: address as u16, repeats: address >> 32 };
+            i += u32::from(block.entries);
+            (skip, left) = block.pieces(func, row, (skip, left), need, out)?;
             continue;
         }
-        let here = left.min(bytes - skip);
-        let va = address.wrapping_add(skip);
-        if lkey == RESERVED_LKEY {
-            push(out, va, here as u32);
-        } else {
-            // Indirection has one level only.
-            let of_pages = |row: &MkeyRow| row.mode != AccessMode::Klm.raw();
-            let user = User { pd: row.pd, qpn: 0 };
-            key(func, user, lkey, need)
-                .and_then(|row| if of_pages(row) { Ok(()) } else { Err(Fault::Key) })?;
-            pieces(func, user, lkey, va, here as u32, need, out)?;
-        }
-        (skip, left) = (0, left - here);
+        let here = left.min((head >> 32).saturating_sub(skip));
+        part(func, row, (head as u32, address.wrapping_add(skip)), here, need, out)?;
+        (skip, left) = (skip.saturating_sub(head >> 32), left - here);
     }
     if left == 0 { Ok(()) } else { Err(Fault::Bounds) }
+}
+
+/// Entry `i` of an indirect key.
+fn klm(func: &Func<'_>, row: &MkeyRow, i: u32) -> (u64, u64) {
+    func.looks_up(Lookup::Translations(row.mtt + 2 * i, 2));
+    (func.mtt(row.mtt + 2 * i), func.mtt(row.mtt + 2 * i + 1))
+}
+
+/// The pieces of `len` bytes at `va` of `lkey`, which an entry of the indirect key `row` names.
+fn part(
+    func: &Func<'_>,
+    row: &MkeyRow,
+    (lkey, va): (u32, u64),
+    len: u64,
+    need: u8,
+    out: &mut Vec<Piece>,
+) -> Result<(), Fault> {
+    if len == 0 {
+        return Ok(());
+    }
+    if lkey == RESERVED_LKEY {
+        push(out, va, len as u32);
+        return Ok(());
+    }
+    let user = User { pd: row.pd, qpn: 0 };
+    // Indirection has one level only.
+    if key(func, user, lkey, need)?.mode == AccessMode::Klm.raw() {
+        return Err(Fault::Key);
+    }
+    pieces(func, user, lkey, va, len as u32, need, out)
+}
+
+/// A repeat block of an indirect key: in each round every entry gives its bytes, a stride behind those of the round before.
+struct Block {
+    /// The first entry after the head.
+    first: u32,
+    /// Number of entries.
+    entries: u16,
+    /// Number of rounds.
+    repeats: u64,
+}
+
+impl Block {
+    /// Appends the pieces of `left` bytes after the first `skip`, as far as they are in the block. Returns both without the block's bytes.
+    fn pieces(
+        &self,
+        func: &Func<'_>,
+        row: &MkeyRow,
+        (skip, mut left): (u64, u64),
+        need: u8,
+        out: &mut Vec<Piece>,
+    ) -> Result<(u64, u64), Fault> {
+        let list = self.first..self.first + u32::from(self.entries);
+        if list.end > row.pages / 2 {
+            return Err(Fault::Bounds);
+        }
+        let bytes = |head: u64| head >> 32 & 0xffff;
+        let round: u64 = list.clone().map(|i| bytes(klm(func, row, i).0)).sum();
+        let whole = round * self.repeats;
+        if skip >= whole {
+            return Ok((skip - whole, left));
+        }
+        let (rounds, mut skip) = (skip / round..self.repeats, skip % round);
+        for (time, i) in rounds.flat_map(|time| list.clone().map(move |i| (time, i))) {
+            let (head, address) = klm(func, row, i);
+            let here = left.min(bytes(head).saturating_sub(skip));
+            let va = address.wrapping_add((head >> 48).wrapping_mul(time)).wrapping_add(skip);
+            part(func, row, (head as u32, va), here, need, out)?;
+            (skip, left) = (skip.saturating_sub(bytes(head)), left - here);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok((0, left))
+    }
 }
 
 /// Appends a piece, or extends the last one if it continues there.

@@ -13,7 +13,7 @@ use crate::{
     host::Host,
     region::{Func, MttRange, Row},
     state::*,
-    translate::NULL_KEY,
+    translate::REPEAT,
 };
 use hwspec::{
     context::{ServiceType, tir::DIRECT},
@@ -100,8 +100,8 @@ objects! {
         umem(row.umems[1])
     ] owns entries(&row.memory);
     GroupRow, NotInGroup, 0, by mcg::end;
-    // The indices before the first are reserved for the reserved lkey and the null key.
-    MkeyRow, NoSuchMkey, (NULL_KEY >> 8) + 1, by mkey::end; |row| refers [
+    // The indices before the first are reserved for the reserved lkey, the null key and repeat blocks.
+    MkeyRow, NoSuchMkey, (REPEAT >> 8) + 1, by mkey::end; |row| refers [
         to::<PdRow>(row.pd),
         to::<MemicRow>(mkey::memic(row))
     ] owns mkey::entries(row);

@@ -119,7 +119,7 @@ fn check(w: &QpStage<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) ->
     let by_owner = w.is(ServiceType::RegUmr) && may_use(w.q.head.uid, row.head.uid);
     let own = by_owner || of_domain;
     // IBTA 10.6.7.2.2: a program binds a window to the queue pair of the request, and to no other.
-    let tied = row.qpn == w.qpn() || !umr.check_qpn();
+    let tied = row.qpn == w.qpn() || !umr.check_qpn() || is_layout(row) && !free;
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
     let expected = match umr.check_free() {
         UmrCheck::NotFree => free,
@@ -188,6 +188,12 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
             && row.start.checked_add(row.len).is_some()
             && (row.mode != AccessMode::Mtt.raw() || (12..=31).contains(&row.log_page));
     if usable { Ok(()) } else { Err(REFUSED) }
+}
+
+/// True if the key has the bytes of several others and is of no queue pair: a window of neither type (libmlx5 invalidates it as those of
+/// type 2).
+fn is_layout(row: &MkeyRow) -> bool {
+    row.mode == AccessMode::Klm.raw() && row.qpn == ANY_QP && row.bound == 0
 }
 
 /// True if the key is a memory window: created by a program, which cannot name physical memory, from one part of a

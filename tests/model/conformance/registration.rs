@@ -296,3 +296,23 @@ fn row_25_a_key_made_of_others() {
     assert!(s2.write(VA, inner).is_ok());
     assert_eq!(s2.write(VA, outer).error, Some(CqeSyndrome::RemoteAccessErr));
 }
+
+/// Row 25: in a repeat block (mlx5dv: an interleaved layout) each round takes bytes from every part, a stride further in each.
+#[test]
+fn row_25_a_key_of_repeated_parts() {
+    let mut s = stage(2, 1);
+    let [first, second] = [(); 2].map(|()| s.bed.mr(2, 300, Access::LOCAL));
+    let key = s.bed.free_key(2, AccessMode::Klm, 4, s.pd);
+    let entry = |stride: u64, bytes: u64, mr: Mr| [stride << 48 | bytes << 32 | u64::from(mr.key), mr.va];
+    // Five rounds of 8 + 6 bytes.
+    let inline = [[14 << 32 | 0x400, 5 << 32 | 2], entry(10, 8, first), entry(6, 6, second), [0, 0]].concat();
+    let context = short(s.pd, key as u8);
+    let umr = Umr { key, check: MUST_BE_FREE, mask: everything(), context, inline, ..Umr::default() };
+    assert!(s.post(&umr).is_ok());
+    assert!(s.write(VA + 3, key).is_ok());
+    let round = [[0x5a; 8].as_slice(), &[0; 2]].concat();
+    let expected = [[0; 3].as_slice(), &round[3..], &round, &round, &round, &round].concat();
+    assert_eq!(s.bed.bytes(first)[..50], expected);
+    assert_eq!(s.bed.bytes(second)[..30], [[0x5a; 27].as_slice(), &[0; 3]].concat());
+    assert_eq!(s.write(VA + 7, key).error, Some(CqeSyndrome::RemoteAccessErr), "behind the last round");
+}

@@ -198,6 +198,22 @@ fn only_windows_of_type_2_are_invalidated() {
     assert_eq!(s.bed.umr(s.b, &end).error, UNBOUND);
 }
 
+/// libmlx5 invalidates a key of several parts (`mlx5dv_wr_mr_list`) as a window of type 2, although no queue pair owns it.
+#[test]
+fn a_key_of_several_parts_is_invalidated_once() {
+    let mut s = stage(Access::LOCAL);
+    let mut list = s.bind_wr(s.part());
+    list.mask -= MkeyMask::QPN;
+    list.inline.extend([64 << 32 | u64::from(s.region.key), s.region.va]);
+    assert!(s.bed.umr(s.b, &list).is_ok());
+    let (va, key) = (s.region.va + 512, s.key(s.part()));
+    assert!(s.write(va, key).is_ok());
+    let end = s.end_wr(key, true);
+    assert!(s.bed.umr(s.b, &end).is_ok());
+    assert!(s.bed.query_mkey(2, key).free());
+    assert_eq!(s.bed.umr(s.b, &end).error, UNBOUND);
+}
+
 /// IBTA 10.6.7.2.5 and the manual of `ibv_dereg_mr`: a region cannot be deregistered while a window is bound to it.
 #[test]
 fn a_region_with_windows_stays() {
