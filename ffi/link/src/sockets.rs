@@ -52,9 +52,22 @@ pub fn forbid_fragments(fd: RawFd, v6: bool) -> io::Result<()> {
 
 /// Waits until one of `read` is readable or `write` writable, at most for `most`; returns true if one is. An error counts as ready.
 pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) -> bool {
-    let one = |fd, events| libc::pollfd { fd, events, revents: 0 };
-    let mut all: Vec<libc::pollfd> = read.iter().map(|fd| one(*fd, libc::POLLIN)).collect();
-    all.extend(write.map(|fd| one(fd, libc::POLLOUT)));
+    let reads = read.iter().map(|fd| entry(*fd, libc::POLLIN));
+    poll(&mut reads.chain(write.map(|fd| entry(fd, libc::POLLOUT))).collect::<Vec<_>>(), most)
+}
+
+/// The places of those of `fds` that are readable now. An error counts as readable.
+pub fn readable(fds: &[RawFd]) -> Vec<usize> {
+    let mut all: Vec<_> = fds.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
+    poll(&mut all, Some(Duration::ZERO));
+    (0..all.len()).filter(|at| all[*at].revents != 0).collect()
+}
+
+fn entry(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+fn poll(all: &mut [libc::pollfd], most: Option<Duration>) -> bool {
     let time = most.map(|most| libc::timespec {
         tv_sec: most.as_secs().min(3600) as _,
         tv_nsec: most.subsec_nanos() as libc::c_long,

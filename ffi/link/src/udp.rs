@@ -276,9 +276,12 @@ impl Bearer for Udp {
 
     fn receive(&self, frames: &mut Frames) -> io::Result<()> {
         let open: Vec<_> = self.sockets().open.iter().map(|(ip, socket)| (*ip, socket.clone())).collect();
+        let fds: Vec<_> = open.iter().map(|(_, socket)| socket.as_raw_fd()).collect();
         let before = frames.len();
-        // A socket that has nothing, or reports an error of an earlier packet, is tried again later.
-        open.iter().for_each(|(ip, socket)| _ = self.receive_at(*ip, socket, frames));
+        for (ip, socket) in sockets::readable(&fds).into_iter().map(|at| &open[at]) {
+            // A socket that reports an error of an earlier packet is tried again later.
+            let _ = self.receive_at(*ip, socket, frames);
+        }
         if frames.len() == before { Err(not_now()) } else { Ok(()) }
     }
 
