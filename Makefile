@@ -64,7 +64,7 @@ deps-kubernetes:
 	timeout 5400 scripts/go-programs.sh build kubernetes
 
 build:
-	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time
+	timeout 3000 $(CARGO) build --release --locked -p ironverbs-cli -p ironverbs-provider -p ironverbs-loader -p ironverbs-time
 
 # One static binary that runs on any machine: bringup, vf and doctor for users with a card (docs/with-a-card.md).
 static:
@@ -72,7 +72,7 @@ static:
 
 # A Debian package of the tree: target/deb/ironverbs_VERSION_ARCHITECTURE.deb.
 deb: build
-	timeout 1200 $(CARGO) build --release --locked -p ironverbs --example manual
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-cli --example manual
 	timeout 300 scripts/deb.sh pack
 
 demo: deps-demo

@@ -67,7 +67,7 @@ needed() { # FILE..
 # The crates of crates.io that are linked into the binaries, and their licence texts.
 notices() {
     crates=$($CARGO tree --locked --offline --edges normal,no-proc-macro --prefix none --format '{p}|{l}' \
-        -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time)
+        -p ironverbs-cli -p ironverbs-provider -p ironverbs-loader -p ironverbs-time)
     echo "The programs of this package contain Rust's standard library (MIT or Apache-2.0) and the crates below."
         # Crates of this tree have a path behind the version and do not match.
     echo "$crates" | sed -n 's/^\([^ ]*\) v\([^ |]*\)|\(.*\)/\1 \2 \3/p' | sed 's/ (\*)$//' | sort -u | while read -r name number licence; do

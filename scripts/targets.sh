@@ -27,7 +27,7 @@ have() { # TARGET
 
 STATIC=x86_64-unknown-linux-musl
 build_static() {
-    timeout 1500 "$CARGO" build --release --locked --target $STATIC -p ironverbs
+    timeout 1500 "$CARGO" build --release --locked --target $STATIC -p ironverbs-cli
     program=$TARGET/$STATIC/release/ironverbs
     ! readelf -lW "$program" | grep INTERP || die "expected $program to need no loader"
 }

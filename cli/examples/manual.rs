@@ -1,7 +1,7 @@
 //! Writes the manual pages and the shell completion of `ironverbs`, from the definition that parses its command line.
 //!
 //! ```text
-//! cargo run --release -p ironverbs --example manual -- ~/.local/share "$(date +%F)"
+//! cargo run --release -p ironverbs-cli --example manual -- ~/.local/share "$(date +%F)"
 //! ```
 //!
 //! fills `man/man1` and the directories below a share directory where bash, zsh and fish look for completion. The pages bear the date.

@@ -70,7 +70,7 @@ impl Events {
     }
 
     /// Makes the descriptor readable as if there were an event.
-    pub(crate) fn wake(&self) -> std::io::Result<()> {
+    pub fn wake(&self) -> std::io::Result<()> {
         self.bell.ring()
     }
 

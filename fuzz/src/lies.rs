@@ -11,10 +11,7 @@ mod memory;
 mod told;
 
 use crate::bytes::Bytes;
-use ::tests::{
-    direct::Machine,
-    end::{Card, End, Patience, own_gid},
-};
+use ::tests::end::{Card, End, Patience, own_gid};
 use devmodel::Config;
 use driver::{
     Completion, Cq, Device, Error, OpenOptions, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendOp,
@@ -22,6 +19,7 @@ use driver::{
     harness::{self, Plan},
     transport::Transport,
 };
+use ironverbs::sim::machine::Machine;
 use liar::Liar;
 use std::{
     sync::Arc,

@@ -1,12 +1,9 @@
 //! The driver's verbs directly on the model, in logical time, over a wire that loses, duplicates and corrupts frames.
 
-use devmodel::Config;
+use devmodel::{Config, engine::faults::FaultPlan};
 use driver::{Device, Error, SendFlags, SendOp, SendWr, Target, WcStatus};
-use ironverbs_tests::{
-    bed::{Chaos, Fault, Filter},
-    direct::Machine,
-    end::{End, Patience, every_operation, pattern},
-};
+use ironverbs::sim::machine::Machine;
+use ironverbs_tests::end::{End, Patience, every_operation, pattern};
 use std::sync::Arc;
 
 const LEN: usize = 256 << 10;
@@ -21,6 +18,11 @@ fn ends_by(open: impl Fn(u8) -> Result<Arc<Device>, Error>, patience: Patience) 
     a.connect(&b.card(), patience).expect("connect");
     b.connect(&a.card(), patience).expect("connect");
     (a, b)
+}
+
+fn inject(machine: &Machine, plan: &str, seed: u64) {
+    let plan = FaultPlan::parse("plan", plan, seed).expect("a plan");
+    machine.inject(plan).expect("a plan of frames");
 }
 
 #[test]
@@ -40,9 +42,13 @@ fn data_are_right_on_a_bad_wire() {
     for seed in 1..8 {
         let machine = Machine::new(2, Config::default());
         let (a, b) = two_ends(&machine, Patience::default());
-        let chaos = Chaos { seed, drop: 300, duplicate: 200, reorder: 200, corrupt: 200, delay: 200 };
-        machine.wire().get().chaos = Some(chaos);
-        machine.wire().get().forgetful = true;
+        let fault = |kind, more| format!("[[fault]]\ndo = \"{kind}\"\n{more}\n");
+        let chance = "chance = 0.02";
+        let plan = fault("drop", "chance = 0.03")
+            + &["duplicate", "corrupt"].map(|kind| fault(kind, chance)).concat()
+            + &fault("reorder", &format!("{chance}\nbehind = 4"))
+            + &fault("delay", &format!("{chance}\nfor_us = 50.0"));
+        inject(&machine, &plan, seed);
         every_operation(&a, &b, &[8, 4096, 5000, 100_000, LEN - 8]);
         b.words.set_word(0, 0);
         for i in 0..20 {
@@ -88,7 +94,7 @@ fn a_peer_that_is_cut_off_ends_in_retry_exceeded_after_the_time_of_the_specifica
     let machine = Machine::new(2, Config::default());
     let patience = Patience { timeout: 14, retry_cnt: 3 };
     let (a, b) = two_ends(&machine, patience);
-    machine.wire().get().plan(Filter::from(1), 0, u32::MAX, Fault::Drop);
+    inject(&machine, "[[fault]]\ndo = \"drop\"\nfrom = 1\n", 1);
     let start = machine.now();
     a.post(1, b.to_write(0), &[a.sge(0, 64)]);
     let wc = a.wait();

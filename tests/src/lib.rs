@@ -1,7 +1,7 @@
 //! Tests of driver and model together, and the tools that they share.
 //!
-//! [`bed`] drives the device model alone, in logical time, through the registers, rings and records that a driver would use. [`direct`]
-//! connects driver and model in one thread, in logical time. [`end`] is one end of a connection, made of the driver's verbs on a node;
+//! [`bed`] drives the device model alone, in logical time, through the registers, rings and records that a driver would use;
+//! `ironverbs::sim` connects driver and model. [`end`] is one end of a connection, made of the driver's verbs on a node;
 //! [`manager`] runs communication management on queue pair 1. [`torture`] checks all traffic between two programs. [`linux`] starts Linux
 //! nodes. [`stock`] runs Debian's programs and our C programs; [`workload`] runs many of them at once, beside a [`bystander`] that must not
 //! be affected.
@@ -26,7 +26,6 @@
 pub mod bed;
 pub mod bystander;
 pub mod cost;
-pub mod direct;
 pub mod end;
 pub mod linux;
 pub mod manager;

@@ -137,6 +137,11 @@ impl DmaMem {
         self.block.iova
     }
 
+    /// Its address in this process, for a caller that makes sure that nothing else accesses the bytes it reads or writes, the device included.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.block.ptr.as_ptr()
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.block.len

@@ -150,7 +150,15 @@ impl Mr {
 
     /// Registers all of `mem`; keys address it by its IOVAs.
     pub fn over(pd: &Arc<Pd>, mem: &Arc<DmaMem>, access: AccessFlags) -> Result<Mr, Error> {
-        let (iova, len) = (mem.iova(), mem.len());
+        Self::over_first(pd, mem, mem.len(), access)
+    }
+
+    /// Registers the first `len` bytes of `mem`. EINVAL: it has fewer.
+    pub fn over_first(pd: &Arc<Pd>, mem: &Arc<DmaMem>, len: usize, access: AccessFlags) -> Result<Mr, Error> {
+        let iova = mem.iova();
+        if len > mem.len() {
+            return Err(Error::invalid(format!("{len} bytes of {}", mem.len())));
+        }
         check(len, iova, access)?;
         let pages = translation(iova, iova, len)?;
         let mr = Self::create(pd, Backing::Driver(mem.clone()), pages, len, iova, access)?;

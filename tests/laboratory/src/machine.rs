@@ -10,13 +10,14 @@ use devmodel::{
     region::{FunctionSet, Geometry, Patience, Region},
 };
 use hwspec::pcie::SRIOV_CAP;
+use ironverbs::sim::machine::Mapped;
 use std::{
     alloc::Layout,
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
-use tests::{direct::Mapped, end::Card};
+use tests::end::Card;
 
 use crate::host::LabHost;
 

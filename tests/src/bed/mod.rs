@@ -271,13 +271,7 @@ impl Bed {
 
 /// Runs every function that has work and is not held by another party, and delivers the frames of the wire that are due. Returns false
 /// if nothing moved.
-pub fn round(
-    adapter: &Adapter,
-    runner: &mut Runner,
-    host: &mut dyn Host,
-    now: u64,
-    wire: &SharedWire,
-) -> bool {
+fn round(adapter: &Adapter, runner: &mut Runner, host: &mut dyn Host, now: u64, wire: &SharedWire) -> bool {
     let mut any = false;
     loop {
         let Some(frame) = wire.get().take_late() else { break };
@@ -304,7 +298,7 @@ pub fn round(
 }
 
 /// Returns the next time at which the chip or the wire has work, in picoseconds.
-pub fn next_timer(adapter: &Adapter, host: &mut dyn Host, wire: &SharedWire) -> Option<u64> {
+fn next_timer(adapter: &Adapter, host: &mut dyn Host, wire: &SharedWire) -> Option<u64> {
     let timers = (0..adapter.region().functions()).filter_map(|fid| timer_of(adapter, host, fid));
     timers.chain(wire.get().next_arrival()).min()
 }

@@ -102,7 +102,7 @@ impl FaultPlan {
     }
 
     /// The plan that `faults` abbreviate; `which` distinguishes several wires with the same faults.
-    pub(super) fn by_chance(faults: &Faults, which: u32) -> Self {
+    pub fn by_chance(faults: &Faults, which: u32) -> Self {
         let Faults { drop, duplicate, reorder, corrupt, delay, seed } = *faults;
         let late = if delay == 0 { 0 } else { CERTAIN };
         let chances = [

@@ -1,15 +1,16 @@
-//! The driver connected to the model in one program and one thread, in logical time, over a wire with a fault plan. When a poll finds
-//! nothing and the chip has no work, time advances to the next timer.
+//! The driver connected to the model in one process, in logical time, over a wire with a fault plan.
 #![allow(unsafe_code)] // the two crates meet at raw memory: the driver's buffers are the chip's host memory
 
-use crate::bed::{self, SharedWire};
 use devmodel::{
     Adapter, Config,
-    engine::Runner,
+    engine::{
+        Link, Runner, TextError, Verdict,
+        faults::{FaultPlan, FaultWire},
+    },
     host::{Abort, Alone, Bus, Iova, Rid, forward},
     identity,
     pcie::MsixMessage,
-    region::{Geometry, Region},
+    region::{Func, FunctionSet, Geometry, Origin, Region},
 };
 use driver::{
     Device, Error, OpenOptions,
@@ -101,43 +102,105 @@ impl Bus for Process {
 
 impl Alone for Process {}
 
+/// A frame and its sender.
+type Frame = (u8, Vec<u8>);
+
+/// The frames that functions have sent since the fault plan last saw them.
+#[derive(Clone, Default)]
+struct Sent(Arc<Mutex<Vec<Frame>>>);
+
+impl Link for Sent {
+    fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, _: &mut Vec<Vec<u8>>) -> Verdict {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((from, std::mem::take(frame)));
+        Verdict::Drop
+    }
+}
+
+/// A wire with faults: frames go from functions to the plan, and from there to their receivers.
+struct Faulty {
+    sent: Sent,
+    wire: FaultWire,
+}
+
 struct Inner {
     adapter: Adapter,
     runner: Runner,
     process: Process,
     now: u64,
-    wire: SharedWire,
+    faulty: Option<Faulty>,
+    /// Time stands still while programs poll, and moves by [`Machine::advance`] only.
+    held: bool,
+    unplugged: FunctionSet,
     blocks: BTreeMap<u64, (u8, Layout)>,
     shared: BTreeMap<u8, u64>,
     combined: usize,
 }
 
 impl Inner {
-    /// Runs the model, or advances time to the next timer or delayed frame.
-    fn idle(&mut self) {
-        let Self { adapter, runner, process, now, wire, .. } = self;
-        if !bed::round(adapter, runner, process, *now, wire) {
-            if let Some(at) = bed::next_timer(adapter, process, wire) {
-                *now = at.max(*now);
-                wire.get().now = *now;
+    /// Runs every function that has work, and takes frames through the plan. Returns false if nothing moved.
+    fn round(&mut self) -> bool {
+        let Self { adapter, runner, process, now, faulty, .. } = self;
+        let mut any = false;
+        for fid in 0..adapter.region().functions() {
+            let due =
+                adapter.has_work(fid, *now) || timer_of(adapter, process, fid).is_some_and(|at| at <= *now);
+            if due {
+                runner.run(adapter, process, *now, fid);
+                any = true;
             }
         }
+        let Some(Faulty { sent, wire }) = faulty else { return any };
+        for (from, frame) in std::mem::take(&mut *sent.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+            wire.enter(adapter, Origin { from: Some(from), now: *now }, frame);
+        }
+        let leaving = wire.leave(*now);
+        runner.bring_on(
+            adapter,
+            process,
+            *now,
+            leaving.iter().map(|(from, frame)| (*from, frame.as_slice())),
+        );
+        any || !leaving.is_empty()
+    }
+
+    /// Time of the next timer or delayed frame.
+    fn next(&mut self) -> Option<u64> {
+        let Self { adapter, process, faulty, .. } = self;
+        let timers = (0..adapter.region().functions()).filter_map(|fid| timer_of(adapter, process, fid));
+        timers.chain(faulty.as_ref().and_then(|faulty| faulty.wire.next())).min()
+    }
+
+    /// Runs the model, or moves time on to the next timer, at most to `limit`. Returns false if there is nothing to wait for.
+    fn advance(&mut self, limit: Option<u64>) -> bool {
+        let moved = self.round();
+        let next = if moved { Some(self.now) } else { self.next().into_iter().chain(limit).min() };
+        self.now = next.unwrap_or(0).max(self.now);
+        next.is_some()
     }
 }
 
-/// A machine with one adapter, in one thread.
+fn timer_of(adapter: &Adapter, process: &mut Process, fid: u8) -> Option<u64> {
+    Func::try_lock(adapter.region(), fid, process)?.next_timer()
+}
+
+/// A machine with one adapter. When a program polls, finds nothing, and the chip has no work, time moves on to the next timer.
 #[derive(Clone)]
 pub struct Machine(Arc<Mutex<Inner>>);
 
 impl Machine {
     /// Creates a machine with an adapter that has `vfs` VFs.
     pub fn new(vfs: u8, config: Config) -> Self {
-        let geometry = Geometry { functions: vfs + 1, ..Geometry::SMALL };
+        let geometry = Geometry {
+            functions: vfs + 1,
+            log_qp: 10,
+            log_cq: 10,
+            log_mkey: 10,
+            log_mtt: 16,
+            ..Geometry::SMALL
+        };
         let mut process = Process::default();
         let adapter = Adapter::power_on(Region::private(geometry), config, &mut process);
-        let wire = SharedWire::default();
         let mut runner = Runner::new();
-        runner.set_link(Some(Box::new(wire.clone())));
         for (offset, value) in [(SRIOV_CAP + 0x10, u32::from(vfs)), (SRIOV_CAP + 0x08, 0x9)] {
             adapter.config_write(&mut runner, &mut process, 0, 0, offset, 4, value);
         }
@@ -147,7 +210,9 @@ impl Machine {
             runner,
             process,
             now: 0,
-            wire,
+            faulty: None,
+            held: false,
+            unplugged: 0,
             blocks,
             shared,
             combined: 0,
@@ -158,9 +223,39 @@ impl Machine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the wire between the functions.
-    pub fn wire(&self) -> SharedWire {
-        self.inner().wire.clone()
+    /// Applies `plan` to frames from now on.
+    ///
+    /// # Errors
+    /// It has faults of memory or programs rather than of frames.
+    pub fn inject(&self, plan: FaultPlan) -> Result<(), TextError> {
+        let mut inner = self.inner();
+        let faulty = Faulty { sent: Sent::default(), wire: FaultWire::new(plan, inner.now)? };
+        inner.runner.set_link(Some(Box::new(faulty.sent.clone())));
+        inner.faulty = Some(faulty);
+        Ok(())
+    }
+
+    /// Lets time stand still while programs poll.
+    pub fn hold(&self) {
+        self.inner().held = true;
+    }
+
+    /// Runs the model, or moves time on to the next timer, at most to `limit` (in picoseconds). Returns false if there is nothing to wait
+    /// for.
+    pub fn advance(&self, limit: Option<u64>) -> bool {
+        self.inner().advance(limit)
+    }
+
+    /// Pulls function `fid` out: its driver finds it gone.
+    pub fn unplug(&self, fid: u8) {
+        let inner = &mut *self.inner();
+        inner.unplugged |= 1 << fid;
+        inner.adapter.reset(&mut inner.process, fid);
+    }
+
+    /// Returns true if both are the same machine.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Returns the logical time in picoseconds.
@@ -238,6 +333,10 @@ impl Registers for Page {
 }
 
 impl Slot {
+    fn is_unplugged(&self, inner: &Inner) -> bool {
+        inner.unplugged & 1 << self.fid != 0
+    }
+
     fn block(&self, inner: &mut Inner, len: usize) -> io::Result<DmaBlock> {
         let layout = Layout::from_size_align(len.next_multiple_of(4096).max(4096), 4096)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
@@ -331,7 +430,15 @@ unsafe impl Transport for Slot {
         Ok(block)
     }
     fn idle(&self) {
-        self.machine.inner().idle();
+        let mut inner = self.machine.inner();
+        if inner.held {
+            inner.round();
+        } else {
+            inner.advance(None);
+        }
+    }
+    fn is_gone(&self) -> bool {
+        self.is_unplugged(&self.machine.inner())
     }
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
         let functions = self.machine.inner().adapter.region().functions();
@@ -341,15 +448,25 @@ unsafe impl Transport for Slot {
 
 impl Registers for Slot {
     fn read32(&self, offset: u32) -> u32 {
-        let Inner { adapter, process, now, .. } = &mut *self.machine.inner();
+        let inner = &mut *self.machine.inner();
+        if self.is_unplugged(inner) {
+            return u32::MAX;
+        }
+        let Inner { adapter, process, now, .. } = inner;
         adapter.bar_read32(process, *now, self.fid, offset.into())
     }
     fn write32(&self, offset: u32, value: u32) {
-        let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
-        adapter.bar_write32(runner, process, *now, self.fid, offset.into(), value);
+        let inner = &mut *self.machine.inner();
+        if !self.is_unplugged(inner) {
+            let Inner { adapter, runner, process, now, .. } = inner;
+            adapter.bar_write32(runner, process, *now, self.fid, offset.into(), value);
+        }
     }
     fn write64(&self, offset: u32, value: u64) {
-        let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
-        adapter.bar_write64(runner, process, *now, self.fid, offset.into(), value);
+        let inner = &mut *self.machine.inner();
+        if !self.is_unplugged(inner) {
+            let Inner { adapter, runner, process, now, .. } = inner;
+            adapter.bar_write64(runner, process, *now, self.fid, offset.into(), value);
+        }
     }
 }

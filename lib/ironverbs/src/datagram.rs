@@ -1,0 +1,141 @@
+//! Unreliable datagrams.
+
+use crate::{
+    Buf, Device, Error, Recv, Request, Result,
+    channel::Channel,
+    qp,
+    requests::{Hold, Work},
+    verbs::{Ah, Completion, QpAttr, QpState, RawCompletion, SendOp, Service, WcFlags},
+};
+use hwspec::{
+    cqe::RoceL3Type,
+    layout::prefix,
+    wire::{Ipv4, Ipv6, ip::gid_of_v4},
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Bytes of the network header before a datagram in its buffer.
+pub(crate) const GRH: usize = 40;
+/// The Q_Key of sockets that have chosen none: any, as long as both sides have the same.
+const QKEY: u32 = 0x1b56_0001;
+/// Address handles that a socket keeps.
+const KNOWN: usize = 1024;
+
+/// The address of a datagram socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// GID of the port.
+    pub gid: [u8; 16],
+    /// LID of the port; 0 on Ethernet.
+    pub lid: u16,
+    /// Number of the queue pair.
+    pub qpn: u32,
+    /// The key that its datagrams carry.
+    pub qkey: u32,
+}
+
+/// The sender of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// GID of its port; zero on InfiniBand if the datagram came from the same subnet.
+    pub gid: [u8; 16],
+    /// LID of its port; 0 on Ethernet.
+    pub lid: u16,
+    /// Number of its queue pair.
+    pub qpn: u32,
+}
+
+impl Source {
+    pub(crate) fn of(wc: &Completion, raw: &RawCompletion, header: &[u8; GRH]) -> Self {
+        let gid = match (wc.flags.contains(WcFlags::GRH), raw.roce_l3_type()) {
+            (false, _) => [0; 16],
+            (true, RoceL3Type::Ipv4) => {
+                gid_of_v4(Ipv4::from_bytes(prefix(&header[GRH - Ipv4::SIZE..])).src())
+            }
+            (true, _) => Ipv6::from_bytes(*header).src(),
+        };
+        Self { gid, lid: wc.slid, qpn: wc.src_qp }
+    }
+
+    /// The address for an answer, if the sender has the usual Q_Key.
+    pub fn address(&self) -> Address {
+        Address { gid: self.gid, lid: self.lid, qpn: self.qpn, qkey: QKEY }
+    }
+}
+
+type Port = ([u8; 16], u16);
+
+/// A socket for datagrams of up to one packet, which may get lost. Buffers for receives have room for 40 bytes more, which the network header
+/// takes on the way.
+pub struct Datagrams {
+    channel: Arc<Channel>,
+    /// By GID and LID.
+    known: Mutex<HashMap<Port, Arc<Ah>>>,
+}
+
+impl Datagrams {
+    /// Bytes by which a receive buffer is longer than the longest message.
+    pub const HEADER: usize = GRH;
+
+    /// Opens a socket with room for `depth` requests and receives each.
+    ///
+    /// # Errors
+    /// The device has no room for it.
+    pub fn open(device: &Device, depth: u32) -> Result<Self> {
+        let channel = qp::open(device, Service::Ud, depth, depth, None)?;
+        let attr = QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        channel.qp().ok_or(Error::Closed)?.advance_to(QpState::Rts, &attr)?;
+        Ok(Self { channel, known: Mutex::default() })
+    }
+
+    /// Its address, for peers.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn address(&self) -> Result<Address> {
+        let device = &self.channel.device;
+        let qpn = self.channel.qp().map_or(0, |qp| qp.qpn());
+        Ok(Address { gid: device.gid().0, lid: device.raw().port()?.lid, qpn, qkey: QKEY })
+    }
+
+    /// Sends the contents of `buffer` to a socket. Resolves to the buffer once it is sent; nobody knows whether it arrives. The first datagram
+    /// to a peer outside of the adapter may take a second, for its MAC.
+    pub fn send_to(&self, buffer: Buf, to: &Address) -> Request<Buf> {
+        let ah = match self.way(to) {
+            Ok(ah) => ah,
+            Err(error) => return Request::failed(&self.channel, error),
+        };
+        let work = Work { to: Some((ah, to.qpn, to.qkey)), ..Work::new(SendOp::Send, buffer.len()) };
+        Request::new(&self.channel, work, Hold::Buf(buffer))
+    }
+
+    /// Receives the next datagram, in `buffer` or in one posted earlier.
+    pub fn recv(&self, buffer: Buf) -> Recv {
+        Recv::new(&self.channel, buffer)
+    }
+
+    fn way(&self, to: &Address) -> Result<Arc<Ah>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ah) = known.get(&(to.gid, to.lid)) {
+            return Ok(ah.clone());
+        }
+        let device = &self.channel.device;
+        let ah = Ah::create(device.pd(), &qp::path(device, to.gid, to.lid))?;
+        if known.len() == KNOWN {
+            known.clear();
+        }
+        known.insert((to.gid, to.lid), ah.clone());
+        Ok(ah)
+    }
+}
+
+impl fmt::Debug for Datagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let qpn = self.channel.qp().map(|qp| qp.qpn());
+        f.debug_struct("Datagrams").field("qpn", &qpn).field("device", &self.channel.device).finish()
+    }
+}

@@ -1,0 +1,300 @@
+//! Waiting for completions, under any executor.
+//!
+//! A future polls its completion queue whenever it is polled. When it has to sleep, it depends on the thread: under [`block_on`] that loop
+//! polls the queue for a while before it sleeps, too. Elsewhere the queue is armed, polled once more, so that no completion is missed, and
+//! left to the device's [`Reactor`], which wakes the future after the next completion.
+
+use crate::{
+    device::{self, Shared},
+    sim::machine::Machine,
+    verbs,
+};
+use std::{
+    cell::RefCell,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, JoinHandle, Thread},
+    time::{Duration, Instant},
+};
+
+/// Time for which [`block_on`] polls before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// Real time for which a program in virtual time may stand still before that counts as a deadlock.
+const STUCK: Duration = Duration::from_secs(10);
+
+/// Where completions come from.
+pub(crate) trait Source: Send + Sync {
+    /// Takes what has completed, and wakes its futures. Returns false if there was nothing.
+    fn pump(&self) -> bool;
+    /// True if a future waits.
+    fn sleeps(&self) -> bool;
+    /// Requests an event for the next completion, unless one is due.
+    fn arm(&self);
+    /// The event has come.
+    fn fired(&self);
+    /// Fails what waits, if the device is gone.
+    fn check(&self);
+    /// The machine that it is simulated on.
+    fn machine(&self) -> Option<&Machine>;
+    /// Starts the reactor of its device.
+    fn react(&self);
+    /// Time, on the device's clock, at which it wants to be pumped.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+}
+
+thread_local! {
+    /// The sources that `block_on` looks after on this thread, if it runs.
+    static LOCAL: RefCell<Option<Vec<Arc<dyn Source>>>> = const { RefCell::new(None) };
+}
+
+/// A future of `source` goes to sleep.
+pub(crate) fn sleep(source: Arc<dyn Source>) {
+    let known = |one: &Arc<dyn Source>| Arc::ptr_eq(one, &source);
+    let adopted = LOCAL.with_borrow_mut(|local| {
+        let Some(local) = local else { return false };
+        if !local.iter().any(known) {
+            local.push(source.clone());
+        }
+        true
+    });
+    if !adopted {
+        watch(&source);
+    }
+}
+
+/// Leaves a source to the reactor. Completions before the arming are found here, later ones raise an event.
+fn watch(source: &Arc<dyn Source>) {
+    source.react();
+    source.arm();
+    source.pump();
+    source.check();
+}
+
+/// Runs a future on this thread. It polls for a short while before it sleeps, so that answers that come soon come without a system call.
+///
+/// On a simulated machine ([`sim`](crate::sim)) it moves virtual time on whenever the future waits.
+///
+/// # Panics
+/// On a simulated machine, if the future waits for something that never happens.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let local = Local::enter();
+    let signal = Arc::new(Signal { thread: thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(signal.clone());
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        local.wait(&signal);
+    }
+}
+
+/// Runs two futures at a time.
+pub async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|cx| {
+        if first.is_none() {
+            first = ready(a.as_mut().poll(cx));
+        }
+        if second.is_none() {
+            second = ready(b.as_mut().poll(cx));
+        }
+        match (first.take(), second.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            rest => {
+                (first, second) = rest;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+fn ready<T>(poll: Poll<T>) -> Option<T> {
+    match poll {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+struct Signal {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Signal {
+    fn take(&self) -> bool {
+        self.woken.load(Relaxed) && self.woken.swap(false, Acquire)
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Release) && self.thread.id() != thread::current().id() {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// The sources of a [`block_on`], and those of one around it.
+struct Local(Option<Vec<Arc<dyn Source>>>);
+
+impl Local {
+    fn enter() -> Self {
+        Self(LOCAL.with_borrow_mut(|local| local.replace(Vec::new())))
+    }
+
+    fn wait(&self, signal: &Signal) {
+        let begin = Instant::now();
+        let mut all = LOCAL.with_borrow_mut(|local| local.as_mut().map(std::mem::take)).unwrap_or_default();
+        while !signal.take() {
+            all.retain(|source| !source.pump() || source.sleeps());
+            if signal.take() {
+                break;
+            }
+            if advance(&all) {
+                continue;
+            }
+            let simulated = !all.is_empty() && all.iter().all(|source| source.machine().is_some());
+            if simulated || begin.elapsed() > SPIN {
+                all.iter().for_each(watch);
+                park(signal, simulated);
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        LOCAL.with_borrow_mut(|local| *local = Some(all));
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let left = LOCAL.with_borrow_mut(|local| std::mem::replace(local, self.0.take()));
+        let real = |source: &Arc<dyn Source>| source.machine().is_none() && source.sleeps();
+        left.into_iter().flatten().filter(real).for_each(|source| watch(&source));
+    }
+}
+
+/// Does what is due on each simulated machine with a source that waits, or moves time on there. Returns false if there is no such machine,
+/// or nothing to wait for.
+fn advance(all: &[Arc<dyn Source>]) -> bool {
+    let mut done: Vec<&Machine> = Vec::new();
+    let mut any = false;
+    for machine in all.iter().filter_map(|source| source.machine()) {
+        if !done.iter().any(|other| other.is_same(machine)) {
+            any |= step(machine);
+            done.push(machine);
+        }
+    }
+    any
+}
+
+fn step(machine: &Machine) -> bool {
+    // Those without a future that waits, too: a listener refuses connections.
+    let sources = device::sources_of(machine);
+    if sources.iter().fold(false, |any, source| any | source.pump()) {
+        return true;
+    }
+    let limit = sources.iter().filter_map(|source| source.deadline()).min();
+    machine.advance(limit.map(|at| at.as_nanos() as u64 * 1000))
+}
+
+fn park(signal: &Signal, simulated: bool) {
+    let begin = Instant::now();
+    while !signal.take() {
+        thread::park_timeout(STUCK);
+        let stuck = simulated && begin.elapsed() > STUCK && !signal.woken.load(Relaxed);
+        assert!(!stuck, "nothing is due in virtual time, and nothing has happened for {STUCK:?}: a deadlock");
+    }
+    signal.woken.store(true, Relaxed);
+}
+
+/// What takes a device's events while no thread looks: a thread, or a task of tokio.
+#[derive(Default)]
+pub(crate) enum Reactor {
+    #[default]
+    Idle,
+    Thread(JoinHandle<()>),
+    #[cfg(feature = "tokio")]
+    Task(tokio::task::JoinHandle<()>),
+}
+
+impl Reactor {
+    /// Starts it, unless it runs.
+    pub fn start(&mut self, raw: &Arc<verbs::Device>, device: &Weak<Shared>) -> crate::Result<()> {
+        let runs = match self {
+            Self::Idle => false,
+            Self::Thread(thread) => !thread.is_finished(),
+            #[cfg(feature = "tokio")]
+            Self::Task(task) => !task.is_finished(),
+        };
+        if !runs {
+            *self = Self::started(raw.clone(), device.clone())?;
+        }
+        Ok(())
+    }
+
+    fn started(raw: Arc<verbs::Device>, device: Weak<Shared>) -> crate::Result<Self> {
+        #[cfg(feature = "tokio")]
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let failed = |error| crate::Error::System("cannot wait for the device's events", error);
+            let fd = raw.events().fd().try_clone_to_owned().map_err(failed)?;
+            let fd =
+                tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE).map_err(failed)?;
+            return Ok(Self::Task(runtime.spawn(task(fd, device))));
+        }
+        let builder = thread::Builder::new().name("ironverbs-events".into());
+        let thread = builder.spawn(move || run(&raw, &device));
+        thread.map(Self::Thread).map_err(|error| crate::Error::System("cannot start a thread", error))
+    }
+
+    /// Ends it. The device is about to go, and `raw` has been woken.
+    pub fn stop(self) {
+        match self {
+            Self::Idle => {}
+            Self::Thread(thread) if thread.thread().id() == thread::current().id() => {}
+            Self::Thread(thread) => _ = thread.join(),
+            #[cfg(feature = "tokio")]
+            Self::Task(task) => task.abort(),
+        }
+    }
+}
+
+fn run(raw: &Arc<verbs::Device>, device: &Weak<Shared>) {
+    while let Some(shared) = device.upgrade() {
+        let timeout = shared.serve();
+        drop(shared);
+        if device.strong_count() == 0 || raw.events().wait(timeout).is_err() {
+            break;
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+async fn task(fd: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>, device: Weak<Shared>) {
+    while let Some(shared) = device.upgrade() {
+        let timeout = shared.serve();
+        drop(shared);
+        let readable = async { fd.readable().await.map(|mut guard| guard.clear_ready()) };
+        let waited = match timeout {
+            None => readable.await,
+            Some(timeout) => tokio::time::timeout(timeout, readable).await.unwrap_or(Ok(())),
+        };
+        if waited.is_err() {
+            break;
+        }
+    }
+}
