@@ -12,9 +12,11 @@ use hwspec::{
     layout::prefix,
     wire::{Ipv4, Ipv6, ip::gid_of_v4},
 };
+use node::gid::gid_of_ip;
 use std::{
     collections::HashMap,
     fmt,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -22,6 +24,8 @@ use std::{
 pub(crate) const GRH: usize = 40;
 /// The Q_Key of sockets that have chosen none: any, as long as both sides have the same.
 const QKEY: u32 = 0x1b56_0001;
+/// The queue pair number that means all members of a group.
+const MEMBERS: u32 = 0xff_ffff;
 /// Address handles that a socket keeps.
 const KNOWN: usize = 1024;
 
@@ -36,6 +40,13 @@ pub struct Address {
     pub qpn: u32,
     /// The key that its datagrams carry.
     pub qkey: u32,
+}
+
+impl Address {
+    /// The members of an IP multicast group ([`Datagrams::join`]), on Ethernet.
+    pub fn group(ip: IpAddr) -> Self {
+        Self { gid: gid_of_ip(ip), lid: 0, qpn: MEMBERS, qkey: QKEY }
+    }
 }
 
 /// The sender of a datagram.
@@ -100,6 +111,15 @@ impl Datagrams {
         let device = &self.channel.device;
         let qpn = self.channel.qp().map_or(0, |qp| qp.qpn());
         Ok(Address { gid: device.gid().0, lid: device.raw().port()?.lid, qpn, qkey: QKEY })
+    }
+
+    /// Joins an IP multicast group, until the socket is dropped.
+    ///
+    /// # Errors
+    /// The address is not that of a group, or the device is not on Ethernet.
+    pub fn join(&self, group: IpAddr) -> Result<()> {
+        let qp = self.channel.qp().ok_or(Error::Closed)?;
+        Ok(qp.attach_mcast(&gid_of_ip(group), 0)?)
     }
 
     /// Sends the contents of `buffer` to a socket. Resolves to the buffer once it is sent; nobody knows whether it arrives. The first datagram

@@ -4,9 +4,10 @@ use crate::{
     Error, Result,
     cm::Manager,
     qp::QpBuilder,
-    runtime::{Reactor, Source},
+    reactor::Reactor,
+    runtime::Source,
     sim::machine::Machine,
-    verbs::{self, Cq, CqInit, DeviceEvent, Event, LinkLayer, Pd},
+    verbs::{self, Cq, CqInit, DeviceEvent, Event, HealthWatch, LinkLayer, Pd},
 };
 use node::place::Place;
 use std::{
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     cookies: AtomicU64,
     reactor: Mutex<Reactor>,
     manager: OnceLock<Arc<Manager>>,
+    health: Mutex<(HealthWatch, Duration)>,
     /// Held while the manager is made: a device has one queue pair 1.
     managing: Mutex<()>,
 }
@@ -90,7 +92,7 @@ impl Device {
         let ethernet = raw.link_layer() == LinkLayer::Ethernet;
         let gid_index = if ethernet && is_given(FIRST_IP).is_some() { FIRST_IP } else { 0 };
         let gid = raw.gid(gid_index)?;
-        let (sources, cookies, reactor, manager, managing) = Default::default();
+        let (sources, cookies, reactor, manager, health, managing) = Default::default();
         let opened = Instant::now();
         let gid_index = gid_index as u8;
         let shared = Arc::new(Shared {
@@ -105,6 +107,7 @@ impl Device {
             cookies,
             reactor,
             manager,
+            health,
             managing,
         });
         let mut open = open_devices();
@@ -253,8 +256,29 @@ impl Shared {
             all.iter().for_each(|source| _ = source.pump());
             return Some(STEP);
         }
-        let deadline = all.iter().filter_map(|source| source.deadline()).min()?;
-        Some(deadline.saturating_sub(self.opened.elapsed()))
+        let now = self.opened.elapsed();
+        let due = |source: &&Arc<dyn Source>| source.deadline().is_some_and(|at| at <= now);
+        all.iter().filter(due).for_each(|source| _ = source.pump());
+        let deadlines = all.iter().filter_map(|source| source.deadline());
+        deadlines.chain(self.look(now, &all)).min().map(|at| at.saturating_sub(now))
+    }
+
+    /// Looks at the device's health when it is time: a device that was pulled out raises no event. Returns the time of the next look.
+    fn look(&self, now: Duration, all: &[Arc<dyn Source>]) -> Option<Duration> {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let (watch, next) = &mut *health;
+        if self.is_gone() {
+            return None;
+        }
+        if *next <= now {
+            *next = now + HealthWatch::INTERVAL;
+            if !watch.look(&self.raw.health(), Instant::now()) {
+                self.raw.give_up();
+                all.iter().for_each(|source| source.check());
+                return None;
+            }
+        }
+        Some(*next)
     }
 
     fn all(&self) -> Vec<Arc<dyn Source>> {

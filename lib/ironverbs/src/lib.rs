@@ -34,6 +34,7 @@ mod error;
 mod inbox;
 mod pool;
 mod qp;
+mod reactor;
 mod region;
 mod requests;
 mod runtime;

@@ -340,7 +340,7 @@ pub(crate) fn attributes() -> QpAttr {
         port_num: 1,
         max_rd_atomic: READS,
         max_dest_rd_atomic: READS,
-        min_rnr_timer: 5,
+        min_rnr_timer: 12,
         ..QpAttr::default()
     }
 }

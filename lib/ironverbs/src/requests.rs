@@ -186,7 +186,7 @@ enum Progress {
 }
 
 /// A future of a request's result. The request is posted by the call that returns this, or, if the queue is full, when others have completed
-/// and this is polled. Dropping it does not undo the request: the buffer goes back to its pool once the request has completed.
+/// and this is polled. Dropping it does not undo a request that was posted: the buffer goes back to its pool once the request has completed.
 #[must_use = "the request's outcome is unknown until it is awaited"]
 pub struct Request<T> {
     channel: Arc<Channel>,

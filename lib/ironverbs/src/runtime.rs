@@ -2,23 +2,19 @@
 //!
 //! A future polls its completion queue whenever it is polled. When it has to sleep, it depends on the thread: under [`block_on`] that loop
 //! polls the queue for a while before it sleeps, too. Elsewhere the queue is armed, polled once more, so that no completion is missed, and
-//! left to the device's [`Reactor`], which wakes the future after the next completion.
+//! left to the device's [reactor](crate::reactor), which wakes the future after the next completion.
 
-use crate::{
-    device::{self, Shared},
-    sim::machine::Machine,
-    verbs,
-};
+use crate::{device, sim::machine::Machine};
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
     pin::pin,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering::*},
     },
     task::{Context, Poll, Wake, Waker},
-    thread::{self, JoinHandle, Thread},
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
@@ -220,81 +216,4 @@ fn park(signal: &Signal, simulated: bool) {
         assert!(!stuck, "nothing is due in virtual time, and nothing has happened for {STUCK:?}: a deadlock");
     }
     signal.woken.store(true, Relaxed);
-}
-
-/// What takes a device's events while no thread looks: a thread, or a task of tokio.
-#[derive(Default)]
-pub(crate) enum Reactor {
-    #[default]
-    Idle,
-    Thread(JoinHandle<()>),
-    #[cfg(feature = "tokio")]
-    Task(tokio::task::JoinHandle<()>),
-}
-
-impl Reactor {
-    /// Starts it, unless it runs.
-    pub fn start(&mut self, raw: &Arc<verbs::Device>, device: &Weak<Shared>) -> crate::Result<()> {
-        let runs = match self {
-            Self::Idle => false,
-            Self::Thread(thread) => !thread.is_finished(),
-            #[cfg(feature = "tokio")]
-            Self::Task(task) => !task.is_finished(),
-        };
-        if !runs {
-            *self = Self::started(raw.clone(), device.clone())?;
-        }
-        Ok(())
-    }
-
-    fn started(raw: Arc<verbs::Device>, device: Weak<Shared>) -> crate::Result<Self> {
-        #[cfg(feature = "tokio")]
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let failed = |error| crate::Error::System("cannot wait for the device's events", error);
-            let fd = raw.events().fd().try_clone_to_owned().map_err(failed)?;
-            let fd =
-                tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE).map_err(failed)?;
-            return Ok(Self::Task(runtime.spawn(task(fd, device))));
-        }
-        let builder = thread::Builder::new().name("ironverbs-events".into());
-        let thread = builder.spawn(move || run(&raw, &device));
-        thread.map(Self::Thread).map_err(|error| crate::Error::System("cannot start a thread", error))
-    }
-
-    /// Ends it. The device is about to go, and `raw` has been woken.
-    pub fn stop(self) {
-        match self {
-            Self::Idle => {}
-            Self::Thread(thread) if thread.thread().id() == thread::current().id() => {}
-            Self::Thread(thread) => _ = thread.join(),
-            #[cfg(feature = "tokio")]
-            Self::Task(task) => task.abort(),
-        }
-    }
-}
-
-fn run(raw: &Arc<verbs::Device>, device: &Weak<Shared>) {
-    while let Some(shared) = device.upgrade() {
-        let timeout = shared.serve();
-        drop(shared);
-        if device.strong_count() == 0 || raw.events().wait(timeout).is_err() {
-            break;
-        }
-    }
-}
-
-#[cfg(feature = "tokio")]
-async fn task(fd: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>, device: Weak<Shared>) {
-    while let Some(shared) = device.upgrade() {
-        let timeout = shared.serve();
-        drop(shared);
-        let readable = async { fd.readable().await.map(|mut guard| guard.clear_ready()) };
-        let waited = match timeout {
-            None => readable.await,
-            Some(timeout) => tokio::time::timeout(timeout, readable).await.unwrap_or(Ok(())),
-        };
-        if waited.is_err() {
-            break;
-        }
-    }
 }

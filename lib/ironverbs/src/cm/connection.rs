@@ -18,8 +18,10 @@ use std::{
     sync::Arc,
 };
 
-/// Answers may take a second, and a message is repeated seven times, so that a peer that is not there is noticed in eight seconds.
+/// Answers may take a second beside the way there and back, and a message is repeated seven times: a peer that is not there is noticed after
+/// nine seconds.
 const RESPONSE_TIMEOUT: u8 = 18;
+const PACKET_LIFE_TIME: u8 = 14;
 const RETRIES: u8 = 7;
 
 /// Connects to a listener at `address`, from the open device that is nearest by its address. [`QpBuilder::connect`] has choices.
@@ -96,7 +98,13 @@ fn path(device: &Device, address: SocketAddr) -> Result<Path> {
     let remote_gid = node::gid::gid_of_ip(address.ip());
     crate::verbs::Ah::create(device.pd(), &crate::qp::path(device, remote_gid, 0)).map_err(unreachable)?;
     let mtu = device.raw().port()?.active_mtu.clamp(256, 4096).ilog2() - 7;
-    Ok(Path { local_gid: device.gid().0, remote_gid, mtu: mtu as u8, ..Path::default() })
+    Ok(Path {
+        local_gid: device.gid().0,
+        remote_gid,
+        mtu: mtu as u8,
+        packet_life_time: PACKET_LIFE_TIME,
+        ..Path::default()
+    })
 }
 
 fn header(from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {

@@ -1,7 +1,10 @@
 //! The crate on simulated machines, and on nodes as programs share them.
 
 mod addresses;
+mod crowd;
 mod errors;
+mod examples;
+mod places;
 mod pool;
 mod requests;
 mod virtual_time;
