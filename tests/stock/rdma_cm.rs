@@ -325,3 +325,43 @@ fn a_program_that_may_open_one_device_connects_from_it() {
     // If the connection had been assigned the device of the destination address, librdmacm would not have found that device.
     assert!(pair.client.contains("ping data: rdma-ping-2:"), "{}", pair.client);
 }
+
+/// What rdma_server and rdma_client of rdmacm-utils send.
+const LEN: usize = 16;
+
+#[test]
+fn rust_programs_meet_those_of_librdmacm() {
+    use ironverbs::{Device, Error, Listener, Pool, block_on};
+
+    let node = Node::new("cm-rust", 2);
+    let server = Pair::listener(&node, &["rdma_server"]);
+    let device = |fid| Device::open(&format!("node={} fid={fid}", node.dir().display())).expect("a device");
+    let client = device(2);
+    let pool = Pool::new(&client, 4, LEN).expect("a pool");
+    block_on(async {
+        let connection =
+            client.qp().connect(format!("{SERVER}:7471").parse().expect("an address"), b"").await?;
+        let answer = connection.recv(pool.empty()?);
+        connection.send(pool.take(&[7; LEN])?).await?;
+        assert_eq!(answer.await?.len(), LEN);
+        connection.disconnected().await;
+        Ok::<_, Error>(())
+    })
+    .expect("an answer of rdma_server");
+    server.finish();
+
+    let there = device(1);
+    let listener = Listener::on(&there, 7472).expect("a port");
+    let client = node.start(&["rdma_client", "-s", SERVER, "-p", "7472"]);
+    let pool = Pool::new(&there, 4, LEN).expect("a pool");
+    block_on(async {
+        let connection = listener.accept().await?.accept().await?;
+        let message = connection.recv(pool.empty()?).await?;
+        assert_eq!(message.len(), LEN);
+        connection.send(message.into_buf()).await?;
+        connection.disconnected().await;
+        Ok::<_, Error>(())
+    })
+    .expect("a message of rdma_client");
+    client.finish();
+}

@@ -18,7 +18,7 @@ use std::{
 type Outcome<T = ()> = Result<T, Box<dyn error::Error>>;
 
 const ROUNDS: u32 = 20_000;
-const TURNS: usize = 9;
+const TURNS: usize = 21;
 const LEN: usize = 64;
 
 fn main() -> Outcome {
@@ -62,16 +62,15 @@ impl Futures {
     fn rounds(&self) -> Result<(), Error> {
         let ([a, b], [ours, theirs]) = (&self.ends, &self.pools);
         block_on(async {
+            let mut message = ours.take(&[0; LEN])?;
+            let (mut out, mut back) = (theirs.empty()?, ours.empty()?);
             for _ in 0..ROUNDS {
-                let (there, back) = (b.recv(theirs.empty()?), a.recv(ours.empty()?));
-                let mut buffer = ours.empty()?;
-                buffer.resize(LEN)?;
-                let sent = a.send(buffer);
-                let message = there.await?;
-                let answered = b.send(message.into_buf());
-                back.await?;
-                sent.await?;
-                answered.await?;
+                let (there, answer) = (b.recv(out), a.recv(back));
+                let sent = a.send(message);
+                let answered = b.send(there.await?.into_buf());
+                message = answer.await?.into_buf();
+                back = sent.await?;
+                out = answered.await?;
             }
             Ok(())
         })

@@ -1,11 +1,12 @@
 //! A completion queue and the requests that complete there.
 
 use crate::{
-    Buf, Device, Error, Result,
+    Device, Error, Result,
     inbox::Inbox,
     requests::{Hold, Requests},
-    runtime::{self, Source},
+    runtime,
     sim::machine::Machine,
+    source::Source,
     verbs::{Completion, Cq, Qp, RawCompletion, Srq},
 };
 use std::{
@@ -17,7 +18,9 @@ use std::{
 };
 
 /// Completions that one poll takes.
-const TOGETHER: usize = 16;
+const TOGETHER: usize = 4;
+/// Polls before a future goes to sleep, which costs as much as several of them.
+const LOOKS: usize = 3;
 /// Bit of a work request id that tells receives from other requests.
 pub(crate) const RECEIVE: u64 = 1 << 63;
 
@@ -50,17 +53,32 @@ pub(crate) struct State {
     gone: bool,
 }
 
-/// Consequences of completions that take effect without the lock: tasks to wake, buffers to give back.
+/// Consequences of completions that take effect without the lock: tasks to wake, and what goes back to its owner.
 #[derive(Default)]
-pub(crate) struct After {
-    pub wake: Vec<Waker>,
-    pub buffers: Vec<Buf>,
-    pub holds: Vec<Hold>,
+pub(crate) struct After(Vec<Later>);
+
+enum Later {
+    Wake(Waker),
+    Return(#[allow(dead_code)] Hold), // by its drop
 }
 
 impl After {
+    pub fn wake(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+        self.0.extend(wakers.into_iter().map(Later::Wake));
+    }
+
+    pub fn give_back(&mut self, hold: Hold) {
+        if !matches!(hold, Hold::Nothing) {
+            self.0.push(Later::Return(hold));
+        }
+    }
+
     fn run(self) {
-        self.wake.into_iter().for_each(Waker::wake);
+        for later in self.0 {
+            if let Later::Wake(waker) = later {
+                waker.wake();
+            }
+        }
     }
 }
 
@@ -141,9 +159,11 @@ impl Channel {
             if let Some(found) = attempt(self, state, after) {
                 return Some(found);
             }
-            if self.take(state, after) {
-                if let Some(found) = attempt(self, state, after) {
-                    return Some(found);
+            for _ in 0..LOOKS {
+                if self.take(state, after) {
+                    if let Some(found) = attempt(self, state, after) {
+                        return Some(found);
+                    }
                 }
             }
             if state.gone || self.cq.is_gone() {

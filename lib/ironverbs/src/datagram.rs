@@ -1,16 +1,12 @@
 //! Unreliable datagrams.
 
 use crate::{
-    Buf, Device, Error, Recv, Request, Result,
+    Address, Buf, Device, Error, Recv, Request, Result,
+    address::{GRH, QKEY},
     channel::Channel,
     qp,
     requests::{Hold, Work},
-    verbs::{Ah, Completion, QpAttr, QpState, RawCompletion, SendOp, Service, WcFlags},
-};
-use hwspec::{
-    cqe::RoceL3Type,
-    layout::prefix,
-    wire::{Ipv4, Ipv6, ip::gid_of_v4},
+    verbs::{Ah, QpAttr, QpState, SendOp, Service},
 };
 use node::gid::gid_of_ip;
 use std::{
@@ -20,63 +16,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Bytes of the network header before a datagram in its buffer.
-pub(crate) const GRH: usize = 40;
-/// The Q_Key of sockets that have chosen none: any, as long as both sides have the same.
-const QKEY: u32 = 0x1b56_0001;
-/// The queue pair number that means all members of a group.
-const MEMBERS: u32 = 0xff_ffff;
 /// Address handles that a socket keeps.
 const KNOWN: usize = 1024;
-
-/// The address of a datagram socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    /// GID of the port.
-    pub gid: [u8; 16],
-    /// LID of the port; 0 on Ethernet.
-    pub lid: u16,
-    /// Number of the queue pair.
-    pub qpn: u32,
-    /// The key that its datagrams carry.
-    pub qkey: u32,
-}
-
-impl Address {
-    /// The members of an IP multicast group ([`Datagrams::join`]), on Ethernet.
-    pub fn group(ip: IpAddr) -> Self {
-        Self { gid: gid_of_ip(ip), lid: 0, qpn: MEMBERS, qkey: QKEY }
-    }
-}
-
-/// The sender of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// GID of its port; zero on InfiniBand if the datagram came from the same subnet.
-    pub gid: [u8; 16],
-    /// LID of its port; 0 on Ethernet.
-    pub lid: u16,
-    /// Number of its queue pair.
-    pub qpn: u32,
-}
-
-impl Source {
-    pub(crate) fn of(wc: &Completion, raw: &RawCompletion, header: &[u8; GRH]) -> Self {
-        let gid = match (wc.flags.contains(WcFlags::GRH), raw.roce_l3_type()) {
-            (false, _) => [0; 16],
-            (true, RoceL3Type::Ipv4) => {
-                gid_of_v4(Ipv4::from_bytes(prefix(&header[GRH - Ipv4::SIZE..])).src())
-            }
-            (true, _) => Ipv6::from_bytes(*header).src(),
-        };
-        Self { gid, lid: wc.slid, qpn: wc.src_qp }
-    }
-
-    /// The address for an answer, if the sender has the usual Q_Key.
-    pub fn address(&self) -> Address {
-        Address { gid: self.gid, lid: self.lid, qpn: self.qpn, qkey: QKEY }
-    }
-}
 
 type Port = ([u8; 16], u16);
 

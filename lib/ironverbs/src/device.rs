@@ -2,15 +2,14 @@
 
 use crate::{
     Error, Result,
-    cm::Manager,
-    qp::QpBuilder,
-    reactor::Reactor,
-    runtime::Source,
+    reactor::{Reactor, Served},
     sim::machine::Machine,
+    source::Source,
     verbs::{self, Cq, CqInit, DeviceEvent, Event, HealthWatch, LinkLayer, Pd},
 };
 use node::place::Place;
 use std::{
+    any::Any,
     collections::BTreeMap,
     fmt,
     net::IpAddr,
@@ -45,6 +44,9 @@ pub struct Device(Arc<Shared>);
 /// The sources of a device's completions, by the cookie in their events.
 pub(crate) type Sources = BTreeMap<u64, Weak<dyn Source>>;
 
+/// The connection manager of a device, as a source and as itself: devices know no more of it.
+pub(crate) type Managing = (Arc<dyn Source>, Arc<dyn Any + Send + Sync>);
+
 /// The state of a device that its queues share.
 pub(crate) struct Shared {
     raw: Arc<verbs::Device>,
@@ -58,7 +60,7 @@ pub(crate) struct Shared {
     sources: Mutex<Sources>,
     cookies: AtomicU64,
     reactor: Mutex<Reactor>,
-    manager: OnceLock<Arc<Manager>>,
+    manager: OnceLock<Managing>,
     health: Mutex<(HealthWatch, Duration)>,
     /// Held while the manager is made: a device has one queue pair 1.
     managing: Mutex<()>,
@@ -114,12 +116,6 @@ impl Device {
         open.retain(|device| device.strong_count() != 0);
         open.push(Arc::downgrade(&shared));
         Ok(Self(shared))
-    }
-
-    /// Begins a reliable connection, to be connected by [`Qp::connect`](crate::Qp::connect). [`connect`](crate::connect) and
-    /// [`Listener`](crate::Listener) do both.
-    pub fn qp(&self) -> QpBuilder<'_> {
-        QpBuilder::new(self)
     }
 
     /// Its IP address.
@@ -194,23 +190,19 @@ impl Device {
         self.0.cookies.fetch_add(1, Relaxed)
     }
 
-    /// The manager of its connections.
-    pub(crate) fn manager(&self) -> Result<Arc<Manager>> {
-        if let Some(manager) = self.0.manager.get() {
-            return Ok(manager.clone());
-        }
+    /// The manager of its connections, made by `make` at the first call.
+    pub(crate) fn manager_or(&self, make: impl FnOnce() -> Result<Managing>) -> Result<&Managing> {
         let _once = self.0.managing.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.0.manager.get() {
-            Some(manager) => Ok(manager.clone()),
-            None => {
-                let manager = Manager::open(self)?;
-                Ok(self.0.manager.get_or_init(|| manager).clone())
-            }
+        if let Some(manager) = self.0.manager.get() {
+            return Ok(manager);
         }
+        let manager = make()?;
+        Ok(self.0.manager.get_or_init(|| manager))
     }
 
-    pub(crate) fn manager_if_any(&self) -> Option<&Arc<Manager>> {
-        self.0.manager.get()
+    /// The connection manager as a source, if there is one.
+    pub(crate) fn manager_if_any(&self) -> Option<&Arc<dyn Source>> {
+        self.0.manager.get().map(|(source, _)| source)
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Shared> {
@@ -225,7 +217,8 @@ impl Device {
     pub(crate) fn react(&self) {
         let mut reactor = self.0.reactor.lock().unwrap_or_else(PoisonError::into_inner);
         // Without it futures still work under `block_on`, which looks by itself until then.
-        let _ = reactor.start(&self.0.raw, &Arc::downgrade(&self.0));
+        let weak: Weak<Shared> = Arc::downgrade(&self.0);
+        let _ = reactor.start(&self.0.raw, weak);
     }
 }
 
@@ -245,22 +238,6 @@ pub(crate) fn sources_of(machine: &Machine) -> Vec<Arc<dyn Source>> {
 impl Shared {
     pub fn is_gone(&self) -> bool {
         self.raw.transport().is_gone()
-    }
-
-    /// Takes the events, and returns the time until it wants to be called again in any case.
-    pub fn serve(&self) -> Option<Duration> {
-        while self.raw.events().drain(|event| self.take(event)) {}
-        let all = self.all();
-        if let Some(machine) = self.machine.as_ref().filter(|_| all.iter().any(|source| source.sleeps())) {
-            machine.advance(None);
-            all.iter().for_each(|source| _ = source.pump());
-            return Some(STEP);
-        }
-        let now = self.opened.elapsed();
-        let due = |source: &&Arc<dyn Source>| source.deadline().is_some_and(|at| at <= now);
-        all.iter().filter(due).for_each(|source| _ = source.pump());
-        let deadlines = all.iter().filter_map(|source| source.deadline());
-        deadlines.chain(self.look(now, &all)).min().map(|at| at.saturating_sub(now))
     }
 
     /// Looks at the device's health when it is time: a device that was pulled out raises no event. Returns the time of the next look.
@@ -303,6 +280,23 @@ impl Shared {
             Event::Device(DeviceEvent::Fatal) => self.all().iter().for_each(|source| source.check()),
             _ => {}
         }
+    }
+}
+
+impl Served for Shared {
+    fn serve(&self) -> Option<Duration> {
+        while self.raw.events().drain(|event| self.take(event)) {}
+        let all = self.all();
+        if let Some(machine) = self.machine.as_ref().filter(|_| all.iter().any(|source| source.sleeps())) {
+            machine.advance(None);
+            all.iter().for_each(|source| _ = source.pump());
+            return Some(STEP);
+        }
+        let now = self.opened.elapsed();
+        let due = |source: &&Arc<dyn Source>| source.deadline().is_some_and(|at| at <= now);
+        all.iter().filter(due).for_each(|source| _ = source.pump());
+        let deadlines = all.iter().filter_map(|source| source.deadline());
+        deadlines.chain(self.look(now, &all)).min().map(|at| at.saturating_sub(now))
     }
 }
 

@@ -5,8 +5,9 @@
 
 use crate::{
     Buf, Error, Result,
+    address::{GRH, Source},
     channel::{After, Channel, Queue, RECEIVE, State},
-    datagram::{GRH, Source},
+    requests::Hold,
     verbs::{Completion, RawCompletion, RecvWr, WcFlags},
 };
 use std::{
@@ -105,7 +106,7 @@ impl Inbox {
     /// Posts `buffer`, unless the queue is full, or has buffers of dropped futures, which then serve instead.
     fn offer(&mut self, queue: Option<&Queue>, buffer: &mut Option<Buf>, after: &mut After) -> Result<()> {
         if self.posted + self.arrived.len() >= self.takers.len() {
-            after.buffers.extend(buffer.take());
+            after.give_back(Hold::of(buffer.take()));
         } else if self.posted < self.limit {
             if let Some(buffer) = buffer.take() {
                 self.post(queue, buffer)?;
@@ -148,7 +149,7 @@ impl Inbox {
         let message = match Error::of(wc.status) {
             None => Message::of(buffer, wc, raw),
             Some(error) => {
-                after.buffers.push(buffer);
+                after.give_back(Hold::Buf(buffer));
                 Err(error)
             }
         };
@@ -158,11 +159,11 @@ impl Inbox {
 
     /// Wakes the taker at `place` in the line.
     fn wake(&mut self, place: usize, after: &mut After) {
-        after.wake.extend(self.takers.get_mut(place).and_then(|(_, waker)| waker.take()));
+        after.wake(self.takers.get_mut(place).and_then(|(_, waker)| waker.take()));
     }
 
     pub fn wake_all(&mut self, after: &mut After) {
-        after.wake.extend(self.takers.iter_mut().filter_map(|(_, waker)| waker.take()));
+        after.wake(self.takers.iter_mut().filter_map(|(_, waker)| waker.take()));
     }
 
     fn place(&self, ticket: u64) -> Option<usize> {
@@ -210,7 +211,8 @@ impl Taking {
     ) -> Option<Result<Message>> {
         let inbox = &mut state.inbox;
         let place = inbox.place(self.ticket)?;
-        let mut found = inbox.arrived.remove(place).or_else(|| self.failed.take().map(Err));
+        let arrived = if place == 0 { inbox.arrived.pop_front() } else { inbox.arrived.remove(place) };
+        let mut found = arrived.or_else(|| self.failed.take().map(Err));
         if found.is_none() && self.buffer.is_some() {
             found = inbox.offer(channel.queue(), &mut self.buffer, after).err().map(Err);
         }
@@ -224,7 +226,7 @@ impl Taking {
     fn leave(&mut self, state: &mut State, after: &mut After) {
         let inbox = &mut state.inbox;
         self.over = true;
-        after.buffers.extend(self.buffer.take());
+        after.give_back(Hold::of(self.buffer.take()));
         let Some(place) = inbox.place(self.ticket) else { return };
         inbox.takers.remove(place);
         if let Some(last) = inbox.arrived.len().checked_sub(1).filter(|last| *last >= place) {

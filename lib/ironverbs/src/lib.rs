@@ -26,6 +26,7 @@
 //! tokio's reactor wakes futures instead of a thread of this crate.
 #![deny(unsafe_code)]
 
+mod address;
 mod channel;
 mod cm;
 mod datagram;
@@ -39,9 +40,11 @@ mod region;
 mod requests;
 mod runtime;
 pub mod sim;
+mod source;
 
+pub use address::{Address, Source};
 pub use cm::{Connection, Incoming, Listener, connect};
-pub use datagram::{Address, Datagrams, Source};
+pub use datagram::Datagrams;
 pub use device::Device;
 #[doc(inline)]
 pub use driver as verbs;
@@ -53,3 +56,8 @@ pub use qp::{ConnectTo, Qp, QpBuilder, SharedReceives};
 pub use region::{Region, Remote, Window};
 pub use requests::Request;
 pub use runtime::{block_on, join};
+
+/// Runs the programs of the page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Page;

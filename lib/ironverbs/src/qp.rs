@@ -4,7 +4,7 @@ use crate::{
     Buf, Device, Error, Pool, Recv, Region, Remote, Request, Result, Window,
     channel::{Channel, Depth, Queue},
     requests::{Hold, WORD, Work},
-    runtime::Source,
+    source::Source,
     verbs::{
         self, AccessFlags, AddressHandle, LinkLayer, MwBind, QpAttr, QpAttrMask, QpInit, QpState, SendOp,
         Service, Srq, SrqInit, next_variant,
@@ -51,8 +51,16 @@ pub struct QpBuilder<'a> {
     receive_retries: u8,
 }
 
+impl Device {
+    /// Begins a reliable connection, to be connected by [`Qp::connect`](crate::Qp::connect). [`connect`](crate::connect) and
+    /// [`Listener`](crate::Listener) do both.
+    pub fn qp(&self) -> QpBuilder<'_> {
+        QpBuilder::new(self)
+    }
+}
+
 impl<'a> QpBuilder<'a> {
-    pub(crate) fn new(device: &'a Device) -> Self {
+    fn new(device: &'a Device) -> Self {
         let (sends, receives) = (DEPTH, DEPTH);
         Self { device, sends, receives, shared: None, timeout: 14, retries: 7, receive_retries: 7 }
     }

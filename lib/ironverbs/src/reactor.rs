@@ -3,12 +3,12 @@
 
 use crate::{
     Error, Result,
-    device::Shared,
     verbs::{self, transport::Quiet},
 };
 use std::{
     sync::{Arc, Weak},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 #[cfg(feature = "tokio")]
 use tokio::{
@@ -16,6 +16,12 @@ use tokio::{
     runtime::Handle,
     task, time,
 };
+
+/// What has events to take.
+pub(crate) trait Served: Send + Sync {
+    /// Takes the events, and returns the time until it wants to be called again in any case.
+    fn serve(&self) -> Option<Duration>;
+}
 
 /// The thread or task of a device.
 #[derive(Default)]
@@ -29,7 +35,7 @@ pub(crate) enum Reactor {
 
 impl Reactor {
     /// Starts it, unless it runs.
-    pub fn start(&mut self, raw: &Arc<verbs::Device>, device: &Weak<Shared>) -> Result<()> {
+    pub fn start(&mut self, raw: &Arc<verbs::Device>, device: Weak<dyn Served>) -> Result<()> {
         let runs = match self {
             Self::Idle => false,
             Self::Thread(thread) => !thread.is_finished(),
@@ -37,12 +43,12 @@ impl Reactor {
             Self::Task(task) => !task.is_finished(),
         };
         if !runs {
-            *self = Self::started(raw.clone(), device.clone())?;
+            *self = Self::started(raw.clone(), device)?;
         }
         Ok(())
     }
 
-    fn started(raw: Arc<verbs::Device>, device: Weak<Shared>) -> Result<Self> {
+    fn started(raw: Arc<verbs::Device>, device: Weak<dyn Served>) -> Result<Self> {
         #[cfg(feature = "tokio")]
         if let Ok(runtime) = Handle::try_current() {
             let failed = |error| Error::System("cannot wait for the device's events", error);
@@ -74,7 +80,7 @@ impl Reactor {
     }
 }
 
-fn run(raw: &Arc<verbs::Device>, device: &Weak<Shared>) {
+fn run(raw: &Arc<verbs::Device>, device: &Weak<dyn Served>) {
     while let Some(shared) = device.upgrade() {
         let timeout = shared.serve();
         drop(shared);
@@ -85,7 +91,7 @@ fn run(raw: &Arc<verbs::Device>, device: &Weak<Shared>) {
 }
 
 #[cfg(feature = "tokio")]
-async fn task(fd: AsyncFd<std::os::fd::OwnedFd>, device: Weak<Shared>) {
+async fn task(fd: AsyncFd<std::os::fd::OwnedFd>, device: Weak<dyn Served>) {
     while let Some(shared) = device.upgrade() {
         let timeout = shared.serve();
         drop(shared);

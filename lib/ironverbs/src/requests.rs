@@ -29,6 +29,12 @@ pub(crate) enum Hold {
     Window(Box<Window>),
 }
 
+impl Hold {
+    pub fn of(buffer: Option<Buf>) -> Self {
+        buffer.map_or(Self::Nothing, Self::Buf)
+    }
+}
+
 /// A request to post.
 pub(crate) struct Work {
     pub op: SendOp,
@@ -126,26 +132,26 @@ impl Requests {
         self.room += 1;
         if let Some(waker) = waker {
             self.sleepers -= 1;
-            after.wake.push(waker);
+            after.wake([waker]);
         }
         let hold = match hold {
             Hold::WordBuf(word) => {
                 let value = word.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-                after.buffers.push(word);
+                after.give_back(Hold::Buf(word));
                 Hold::Value(value)
             }
             hold => hold,
         };
         match dropped {
             true => {
-                after.holds.push(hold);
+                after.give_back(hold);
                 self.free.push(index as u32);
             }
             false => {
                 *slot = Slot::Done(match Error::of(wc.status) {
                     None => Ok((*wc, hold)),
                     Some(error) => {
-                        after.holds.push(hold);
+                        after.give_back(hold);
                         Err(error)
                     }
                 });
@@ -157,7 +163,7 @@ impl Requests {
     /// Wakes as many of those who wait for room as there is room for.
     fn wake_next(&mut self, after: &mut After) {
         let next = self.waiting.iter_mut().take(self.room);
-        after.wake.extend(next.filter_map(|(_, waker)| waker.take()));
+        after.wake(next.filter_map(|(_, waker)| waker.take()));
     }
 
     pub fn wake_all(&mut self, after: &mut After) {
@@ -165,10 +171,10 @@ impl Requests {
             if let Slot::Posted { waker, .. } = slot {
                 let woken = waker.take();
                 self.sleepers -= usize::from(woken.is_some());
-                after.wake.extend(woken);
+                after.wake(woken);
             }
         }
-        after.wake.extend(self.waiting.iter_mut().filter_map(|(_, waker)| waker.take()));
+        after.wake(self.waiting.iter_mut().filter_map(|(_, waker)| waker.take()));
     }
 }
 
@@ -326,7 +332,7 @@ impl Progress {
             Self::Waiting { hold, ticket, .. } => {
                 requests.waiting.retain(|(other, _)| *other != ticket);
                 requests.wake_next(after);
-                after.holds.push(hold);
+                after.give_back(hold);
             }
             Self::Posted(slot) => {
                 let Some(place) = requests.slots.get_mut(slot as usize) else { return };
@@ -334,7 +340,7 @@ impl Progress {
                     *dropped = true;
                     requests.sleepers -= usize::from(waker.take().is_some());
                 } else if let Slot::Done(Ok((_, hold))) = std::mem::replace(place, Slot::Free) {
-                    after.holds.push(hold);
+                    after.give_back(hold);
                     requests.free.push(slot);
                 } else {
                     requests.free.push(slot);

@@ -4,7 +4,7 @@
 //! polls the queue for a while before it sleeps, too. Elsewhere the queue is armed, polled once more, so that no completion is missed, and
 //! left to the device's [reactor](crate::reactor), which wakes the future after the next completion.
 
-use crate::{device, sim::machine::Machine};
+use crate::{device, sim::machine::Machine, source::Source};
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
@@ -22,28 +22,6 @@ use std::{
 const SPIN: Duration = Duration::from_micros(50);
 /// Real time for which a program in virtual time may stand still before that counts as a deadlock.
 const STUCK: Duration = Duration::from_secs(10);
-
-/// Where completions come from.
-pub(crate) trait Source: Send + Sync {
-    /// Takes what has completed, and wakes its futures. Returns false if there was nothing.
-    fn pump(&self) -> bool;
-    /// True if a future waits.
-    fn sleeps(&self) -> bool;
-    /// Requests an event for the next completion, unless one is due.
-    fn arm(&self);
-    /// The event has come.
-    fn fired(&self);
-    /// Fails what waits, if the device is gone.
-    fn check(&self);
-    /// The machine that it is simulated on.
-    fn machine(&self) -> Option<&Machine>;
-    /// Starts the reactor of its device.
-    fn react(&self);
-    /// Time, on the device's clock, at which it wants to be pumped.
-    fn deadline(&self) -> Option<Duration> {
-        None
-    }
-}
 
 thread_local! {
     /// The sources that `block_on` looks after on this thread, if it runs.

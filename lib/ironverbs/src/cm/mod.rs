@@ -8,13 +8,8 @@ pub use connection::{Connection, connect};
 pub use listener::{Incoming, Listener};
 
 use crate::{
-    Device, Error, Result,
-    channel::Channel,
-    device::Shared,
-    qp,
-    runtime::{self, Source},
-    sim::machine::Machine,
-    verbs::Gsi,
+    Device, Error, Result, channel::Channel, device::Shared, qp, runtime, sim::machine::Machine,
+    source::Source, verbs::Gsi,
 };
 use cm::{Agent, Command, Config, ConnId, Event, Input, Output, RejectReason, Request};
 use hwspec::wire::mad::cm::CMA_HEADER_SIZE;
@@ -37,7 +32,7 @@ const BACKLOG: usize = 128;
 const REQUEST_DATA: usize = 92 - CMA_HEADER_SIZE;
 
 /// The connections of a device.
-pub(crate) struct Manager {
+struct Manager {
     shared: Weak<Shared>,
     machine: Option<Machine>,
     opened: Instant,
@@ -87,8 +82,19 @@ impl After {
     }
 }
 
+impl Device {
+    /// The manager of its connections.
+    fn manager(&self) -> Result<Arc<Manager>> {
+        let (_, manager) = self.manager_or(|| {
+            let manager = Manager::open(self)?;
+            Ok((manager.clone(), manager))
+        })?;
+        manager.clone().downcast().map_err(|_| Error::DeviceGone)
+    }
+}
+
 impl Manager {
-    pub fn open(device: &Device) -> Result<Arc<Self>> {
+    fn open(device: &Device) -> Result<Arc<Self>> {
         let locks = Locks::open(device)?;
         let cookie = device.cookie();
         let attr = device.raw().attr();

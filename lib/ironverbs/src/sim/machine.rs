@@ -11,6 +11,7 @@ use devmodel::{
     identity,
     pcie::MsixMessage,
     region::{Func, FunctionSet, Geometry, Origin, Region},
+    serve::store,
 };
 use driver::{
     Device, Error, OpenOptions,
@@ -23,7 +24,10 @@ use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{Ordering::Acquire, fence},
+    },
 };
 
 /// Bytes of the area shared by openers.
@@ -67,14 +71,15 @@ impl Mapped {
 impl Bus for Mapped {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
-        // SAFETY: the range was mapped by its owner, which keeps it; everything runs in one thread.
+        // SAFETY: the range was mapped by its owner, which keeps it. The driver has stored what the device may read before it rang.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
+        fence(Acquire);
         Ok(())
     }
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
-        // SAFETY: as in `read`.
-        unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
+        // SAFETY: as in `read`. The driver reads what the device writes once the last byte, that of a CQE's owner, is there.
+        unsafe { store(data.as_ptr(), to, data.len()) };
         Ok(())
     }
 }
