@@ -230,7 +230,6 @@ fn plain_block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn tokio_wakes_futures_without_a_thread_of_ours() {
     let scratch = Scratch::new();
