@@ -30,7 +30,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The members of an IP multicast group ([`Datagrams::join`]), on Ethernet.
+    /// The members of an IP multicast group ([`Datagrams::join`](crate::Datagrams::join)), on Ethernet.
     pub fn group(ip: IpAddr) -> Self {
         Self { gid: gid_of_ip(ip), lid: 0, qpn: MEMBERS, qkey: QKEY }
     }

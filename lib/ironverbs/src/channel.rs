@@ -7,7 +7,7 @@ use crate::{
     runtime,
     sim::machine::Machine,
     source::Source,
-    verbs::{Completion, Cq, Qp, RawCompletion, Srq},
+    verbs::{Completion, Cq, Qp, QpAttr, QpAttrMask, QpState, RawCompletion, Srq, WcStatus},
 };
 use std::{
     sync::{
@@ -203,8 +203,22 @@ impl Channel {
 
     fn complete(&self, wc: &Completion, raw: Option<&RawCompletion>, state: &mut State, after: &mut After) {
         match wc.wr_id & RECEIVE {
-            0 => state.requests.complete(wc, after),
+            0 => {
+                if self.datagrams && !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushErr) {
+                    self.resume();
+                }
+                state.requests.complete(wc, after);
+            }
             _ => state.inbox.complete(wc, raw, after),
+        }
+    }
+
+    /// Recovers from a failed datagram, which stops its queue pair from sending but not from receiving (IBTA 10.3.1.6).
+    fn resume(&self) {
+        let attr = QpAttr { qp_state: QpState::Rts, cur_qp_state: QpState::Sqe, ..QpAttr::default() };
+        if let Some(qp) = self.qp() {
+            // If that fails, later datagrams end with `Closed`.
+            let _ = qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::CUR_STATE);
         }
     }
 

@@ -21,8 +21,8 @@ pub enum Error {
     /// The peer posted no receive for the message in time.
     #[error("the peer has no receive for the message")]
     NotReady,
-    /// The queue pair was closed, by this side or by an earlier error, before the request was carried out.
-    #[error("the queue pair is closed")]
+    /// The queue pair is not connected, or was closed before the request was carried out: by this side, by the peer, or by an earlier error.
+    #[error("the queue pair is not connected")]
     Closed,
     /// The peer's key does not permit the access: wrong key, out of bounds, or a missing right.
     #[error("the peer's memory does not permit this access")]

@@ -109,13 +109,13 @@ impl Inbox {
             after.give_back(Hold::of(buffer.take()));
         } else if self.posted < self.limit {
             if let Some(buffer) = buffer.take() {
-                self.post(queue, buffer)?;
+                self.post(queue, buffer, after)?;
             }
         }
         Ok(())
     }
 
-    fn post(&mut self, queue: Option<&Queue>, buffer: Buf) -> Result<()> {
+    fn post(&mut self, queue: Option<&Queue>, buffer: Buf, after: &mut After) -> Result<()> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -135,6 +135,7 @@ impl Inbox {
             }
             false => {
                 self.free.push(slot);
+                after.give_back(Hold::Buf(buffer));
                 Err(Error::Closed)
             }
         }

@@ -6,8 +6,8 @@ use crate::{
     requests::{Hold, WORD, Work},
     source::Source,
     verbs::{
-        self, AccessFlags, AddressHandle, LinkLayer, MwBind, QpAttr, QpAttrMask, QpInit, QpState, SendOp,
-        Service, Srq, SrqInit, next_variant,
+        self, AccessFlags, AddressHandle, LinkLayer, MwBind, PortAttr, QpAttr, QpAttrMask, QpInit, QpState,
+        SendOp, Service, Srq, SrqInit, next_variant,
     },
 };
 use std::{
@@ -37,6 +37,8 @@ pub struct ConnectTo {
     pub qpn: u32,
     /// PSN of its first packet.
     pub psn: u32,
+    /// Bytes of a packet on its port; packets have the smaller size of both sides.
+    pub mtu: u32,
 }
 
 /// A queue pair to be created, by [`Device::qp`].
@@ -188,8 +190,8 @@ impl Qp {
     /// The device does not answer.
     pub fn local(&self) -> Result<ConnectTo> {
         let device = self.device();
-        let lid = device.raw().port()?.lid;
-        Ok(ConnectTo { gid: device.gid().0, lid, qpn: self.qpn(), psn: first_psn(device, self.qpn()) })
+        let PortAttr { lid, active_mtu: mtu, .. } = device.raw().port()?;
+        Ok(ConnectTo { gid: device.gid().0, lid, qpn: self.qpn(), psn: first_psn(device, self.qpn()), mtu })
     }
 
     /// Connects to the peer, which does the same with what [`local`](Self::local) says here.
@@ -199,10 +201,9 @@ impl Qp {
     pub fn connect(&self, peer: &ConnectTo) -> Result<()> {
         let device = self.device();
         let ah = path(device, peer.gid, peer.lid);
-        let mtu = device.raw().port()?.active_mtu;
         let attr = QpAttr {
             ah,
-            path_mtu: mtu,
+            path_mtu: device.raw().port()?.active_mtu.min(peer.mtu),
             dest_qp_num: peer.qpn,
             rq_psn: peer.psn,
             sq_psn: first_psn(device, self.qpn()),
@@ -413,7 +414,7 @@ impl SharedReceives {
         Ok(Self { channel: Channel::new(device, (Queue::Shared(srq), cq, cookie), depth, None, false) })
     }
 
-    /// Receives the next message of any of the queue pairs; [`Message::qpn`] tells which.
+    /// Receives the next message of any of the queue pairs; [`Message::qpn`](crate::Message::qpn) tells which.
     pub fn recv(&self, buffer: Buf) -> Recv {
         Recv::new(&self.channel, buffer)
     }

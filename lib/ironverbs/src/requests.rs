@@ -242,7 +242,7 @@ impl Outcome for Window {
 impl<T> Request<T> {
     /// Posts `work`, or waits for room.
     pub(crate) fn new(channel: &Arc<Channel>, work: Work, mut hold: Hold) -> Self {
-        let progress = channel.act(|state, _| {
+        let progress = channel.act(|state, after| {
             let requests = &mut state.requests;
             let posted = match channel.qp() {
                 Some(qp) if requests.waiting.is_empty() => requests.post(qp, &work, &mut hold),
@@ -256,7 +256,10 @@ impl<T> Request<T> {
                     requests.waiting.push_back((ticket, None));
                     Progress::Waiting { work, hold, ticket }
                 }
-                Err(error) => Progress::Failed(error),
+                Err(error) => {
+                    after.give_back(hold);
+                    Progress::Failed(error)
+                }
             }
         });
         Self { channel: channel.clone(), progress, result: PhantomData }
@@ -287,7 +290,10 @@ impl Progress {
                 match posted {
                     Ok(Some(slot)) => *self = Self::Posted(slot),
                     Ok(None) => {}
-                    Err(error) => *self = Self::Failed(error),
+                    Err(error) => {
+                        after.give_back(std::mem::replace(hold, Hold::Nothing));
+                        *self = Self::Failed(error);
+                    }
                 }
             }
         }

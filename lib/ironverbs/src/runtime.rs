@@ -146,6 +146,7 @@ impl Local {
             if simulated || begin.elapsed() > SPIN {
                 all.iter().for_each(watch);
                 park(signal, simulated);
+                all.retain(|source| source.sleeps());
                 break;
             }
             std::hint::spin_loop();

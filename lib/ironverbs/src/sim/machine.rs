@@ -193,16 +193,14 @@ fn timer_of(adapter: &Adapter, process: &mut Process, fid: u8) -> Option<u64> {
 pub struct Machine(Arc<Mutex<Inner>>);
 
 impl Machine {
-    /// Creates a machine with an adapter that has `vfs` VFs.
+    /// Creates a machine with a small adapter that has `vfs` VFs.
     pub fn new(vfs: u8, config: Config) -> Self {
-        let geometry = Geometry {
-            functions: vfs + 1,
-            log_qp: 10,
-            log_cq: 10,
-            log_mkey: 10,
-            log_mtt: 16,
-            ..Geometry::SMALL
-        };
+        Self::with(Geometry { functions: vfs + 1, ..Geometry::SMALL }, config)
+    }
+
+    /// Creates a machine with an adapter of this size.
+    pub fn with(geometry: Geometry, config: Config) -> Self {
+        let vfs = geometry.functions - 1;
         let mut process = Process::default();
         let adapter = Adapter::power_on(Region::private(geometry), config, &mut process);
         let mut runner = Runner::new();

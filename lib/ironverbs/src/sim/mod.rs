@@ -27,7 +27,7 @@
 pub mod machine;
 
 use crate::{Device, Error, Qp, Result};
-use devmodel::{Config, engine::faults::FaultPlan, wire::Faults};
+use devmodel::{Config, engine::faults::FaultPlan, region::Geometry, wire::Faults};
 use machine::Machine;
 use std::{
     fmt,
@@ -63,7 +63,15 @@ impl Default for Sim {
 impl Sim {
     /// A machine with a perfect wire.
     pub fn new() -> Self {
-        let machine = Machine::new(DEVICES, Config::default());
+        let size = Geometry {
+            functions: DEVICES + 1,
+            log_qp: 10,
+            log_cq: 10,
+            log_mkey: 10,
+            log_mtt: 16,
+            ..Geometry::SMALL
+        };
+        let machine = Machine::with(size, Config::default());
         machine.hold();
         Self { machine, faults: Arc::default(), seed: 1 }
     }

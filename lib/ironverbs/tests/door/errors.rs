@@ -1,7 +1,7 @@
 //! Each fault of input, peer or device is an error of its own kind.
 
 use super::Ends;
-use ironverbs::{Device, Error, Pool, Region, block_on, sim::Sim, verbs::AccessFlags};
+use ironverbs::{Datagrams, Device, Error, Pool, Region, block_on, sim::Sim, verbs::AccessFlags};
 
 #[test]
 fn a_wrong_key_a_missing_right_and_a_place_out_of_bounds_are_refused() {
@@ -112,6 +112,23 @@ fn buffers_of_another_device_are_refused() {
     let Ends { a, theirs, .. } = Ends::new();
     let foreign = block_on(a.send(theirs.take(b"x").unwrap()));
     assert!(matches!(foreign, Err(Error::LocalAccess)), "{foreign:?}");
+}
+
+#[test]
+fn a_failed_datagram_does_not_end_its_socket() {
+    let sim = Sim::new();
+    let (a, b) = (sim.device(0).unwrap(), sim.device(1).unwrap());
+    let (one, other) = (Datagrams::open(&a, 4).unwrap(), Datagrams::open(&b, 4).unwrap());
+    let (ours, theirs) = (Pool::new(&a, 4, 64).unwrap(), Pool::new(&b, 4, 64).unwrap());
+    let to = other.address().unwrap();
+    block_on(async {
+        let foreign = one.send_to(theirs.take(b"x").unwrap(), &to).await;
+        assert!(matches!(foreign, Err(Error::LocalAccess)), "{foreign:?}");
+        let receive = other.recv(theirs.empty().unwrap());
+        one.send_to(ours.take(b"y").unwrap(), &to).await.unwrap();
+        assert_eq!(&*receive.await.unwrap(), b"y");
+        assert!(matches!(one.join(a.address()), Err(Error::Device(_))), "not a group");
+    });
 }
 
 #[test]
