@@ -59,7 +59,7 @@ test_aarch64() {
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
     timeout 600 "$CARGO" rustc --release --locked --target $AARCH64 -p ironverbs-driver --lib -- --emit asm </dev/null
     # There is one file for each compiler used here; cargo does not rewrite a fresh one.
-    barriers "$(ls -t "$TARGET/$AARCH64"/release/deps/driver-*.s | head -n 1)"
+    barriers "$(ls -t "$TARGET/$AARCH64"/release/deps/ironverbs_driver-*.s | head -n 1)"
     # qemu-user 7.2 lacks process_vm_writev, by which the driver learns that a page is missing.
     timeout 900 "$CARGO" test --locked --target $AARCH64 -p ironverbs-driver --lib -- --skip pages_that_are_missing_are_told </dev/null
 }

@@ -5,8 +5,8 @@
 //! time is an argument.
 //!
 //! ```
-//! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::TimingProfile};
-//! use devmodel::{Adapter, Config, host::*, region::{Geometry, Region}};
+//! use ironverbs_devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::TimingProfile};
+//! use ironverbs_devmodel::{Adapter, Config, host::*, region::{Geometry, Region}};
 //!
 //! let mut machine = FlatMachine::default();
 //! let adapter = Adapter::power_on(Region::private(Geometry::SMALL), Config::default(), &mut machine);

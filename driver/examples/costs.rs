@@ -6,8 +6,10 @@
 
 mod ends;
 
-use driver::{Completion, Device, OpenOptions, RecvWr, SendOp, WcStatus, transport::VfioUserTransport};
 use ends::{End, Outcome, connected_by};
+use ironverbs_driver::{
+    Completion, Device, OpenOptions, RecvWr, SendOp, WcStatus, transport::VfioUserTransport,
+};
 use std::{path::Path, thread, time::Duration};
 
 /// Bytes of a message.

@@ -4,8 +4,8 @@
 
 mod ends;
 
-use driver::{Completion, Event, RecvWr, SendOp};
 use ends::{End, Outcome, SOON, Scratch, connected};
+use ironverbs_driver::{Completion, Event, RecvWr, SendOp};
 
 fn main() -> Outcome {
     let (_scratch, devices) = Scratch::devices()?;

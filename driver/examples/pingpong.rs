@@ -4,8 +4,8 @@
 
 mod ends;
 
-use driver::{RecvWr, SendOp, WcOpcode, WcStatus};
 use ends::{End, Outcome, Scratch, connected};
+use ironverbs_driver::{RecvWr, SendOp, WcOpcode, WcStatus};
 use std::time::Instant;
 
 const ROUNDS: u32 = 1000;

@@ -4,7 +4,7 @@
 //! the function but its command register, and resets it twice.
 #![allow(unsafe_code)] // maps memory for a device, which does not use it
 
-use driver::{
+use ironverbs_driver::{
     pci::Address,
     transport::{
         Access, Scope, Transport, Width,

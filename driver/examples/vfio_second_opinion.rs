@@ -5,7 +5,7 @@
 //! `vfio_second_opinion 0000:00:04.0` prints a line for each check and exits with 1 if one fails. It writes nothing to
 //! the function.
 
-use driver::{
+use ironverbs_driver::{
     pci::Address,
     transport::{Transport, Width, vfio::VfioTransport},
 };

@@ -4,8 +4,8 @@
 
 mod ends;
 
-use driver::{SendOp, WcStatus};
 use ends::{Outcome, Scratch, connected};
+use ironverbs_driver::{SendOp, WcStatus};
 
 const TEXT: &[u8] = b"written from afar";
 /// Offset in the peer's memory.

@@ -4,7 +4,7 @@
 //! simulated one. Here `device` is a function of a node (`ironverbs-node`). Every program creates these objects:
 //!
 //! ```
-//! use driver::{AccessFlags, Cq, Mr, Pd, Qp, QpInit, QpState, Service, dma::DmaMem, transport::Scope};
+//! use ironverbs_driver::{AccessFlags, Cq, Mr, Pd, Qp, QpInit, QpState, Service, dma::DmaMem, transport::Scope};
 //! use std::sync::Arc;
 //! # use node::{Node, NodeOptions, open_device_of};
 //! # let dir = std::path::PathBuf::from(format!("/dev/shm/ironverbs-driver-doc-{}", std::process::id()));

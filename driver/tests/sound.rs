@@ -4,10 +4,10 @@
 #[path = "../examples/ends/mod.rs"]
 mod ends;
 
-use driver::{
+use ends::{End, Scratch, connected};
+use ironverbs_driver::{
     Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcStatus, dma::DmaMem, transport::Scope,
 };
-use ends::{End, Scratch, connected};
 
 fn two() -> (Scratch, [End; 2]) {
     let (scratch, devices) = Scratch::devices().expect("two devices");

@@ -6,7 +6,7 @@
 //! [`wire`] the packets.
 //!
 //! ```
-//! use hwspec::{handle::{Psn, Qpn}, wire::{BthOpcode, Envelope, Headers, IpPair, Packet, write_frame}};
+//! use ironverbs_hwspec::{handle::{Psn, Qpn}, wire::{BthOpcode, Envelope, Headers, IpPair, Packet, write_frame}};
 //!
 //! let addresses = IpPair::V4 { src: [127, 0, 0, 2], dst: [127, 0, 0, 3] };
 //! let mut packet = Packet::default();

@@ -4,7 +4,7 @@
 //! pair. The queue pair then goes through its states (IBTA 10.3.1) until it is connected.
 #![allow(dead_code)] // each example uses only part of this
 
-use driver::{
+use ironverbs_driver::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpInit, QpState,
     SendFlags, SendOp, SendWr, Service, Sge, dma::DmaMem, transport::Scope,
 };
@@ -32,7 +32,7 @@ impl Scratch {
         let scratch = Self(format!("/dev/shm/ironverbs-example-{}", std::process::id()).into());
         let options = NodeOptions { vfs: Some(2), ..NodeOptions::default() };
         let node = Node::open_or_create(&scratch.0, &options)?;
-        // On a card the same `Device` runs over `driver::transport::vfio::VfioTransport`; `node::place` opens either.
+        // On a card the same `Device` runs over `ironverbs_driver::transport::vfio::VfioTransport`; `node::place` opens either.
         let devices = [open_device_of(&node, 1)?, open_device_of(&node, 2)?];
         Ok((scratch, devices))
     }
@@ -95,7 +95,7 @@ impl End {
         Ok(self.qp.post_send([SendWr { wr_id, op, sge: &[sge], flags: SendFlags::SIGNALED }])?)
     }
 
-    /// Polls for the next completion. [`Events`](driver::Events) can sleep until there is one.
+    /// Polls for the next completion. [`Events`](ironverbs_driver::Events) can sleep until there is one.
     pub fn completion(&self) -> Outcome<Completion> {
         let (begin, mut found) = (Instant::now(), [Completion::default()]);
         while self.cq.poll(&mut found) == 0 {

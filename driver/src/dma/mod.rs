@@ -46,8 +46,8 @@ enum OnDrop {
 /// ```compile_fail,E0200
 /// use std::ptr::NonNull;
 /// struct Wild;
-/// impl driver::dma::Buffers for Wild {
-///     fn obtain(&self, _: usize, _: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
+/// impl ironverbs_driver::dma::Buffers for Wild {
+///     fn obtain(&self, _: usize, _: usize) -> Result<Option<NonNull<u8>>, ironverbs_driver::Error> {
 ///         Ok(NonNull::new(0x10000 as *mut u8))
 ///     }
 ///     fn give_back(&self, _: NonNull<u8>) {}

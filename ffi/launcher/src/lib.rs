@@ -7,7 +7,7 @@
 //! it: nothing is left behind.
 //!
 //! ```no_run
-//! use launcher::{Launch, provider};
+//! use ironverbs_launcher::{Launch, provider};
 //!
 //! let node = node::Node::open(std::path::Path::new("/dev/shm/mine"))?;
 //! let launch = Launch {

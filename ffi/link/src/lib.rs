@@ -1,14 +1,14 @@
 //! The uplink: one party of the node carries outgoing frames to other guests, nodes and machines, and delivers incoming ones.
 //!
 //! ```
-//! use link::LinkSpec;
+//! use ironverbs_link::LinkSpec;
 //!
 //! // A value of `ironverbs serve --link`; `Uplink::hold` joins a node to it.
 //! let spec: LinkSpec = "udp:10.0.0.5,peer=10.0.0.6".parse()?;
 //! assert!(matches!(&spec, LinkSpec::Udp { local, peers } if local.len() == 1 && peers.len() == 1));
 //! assert_eq!(spec.to_string(), "udp:10.0.0.5,peer=10.0.0.6");
 //! assert!("tcp:10.0.0.5".parse::<LinkSpec>().is_err());
-//! # Ok::<(), link::LinkSpecError>(())
+//! # Ok::<(), ironverbs_link::LinkSpecError>(())
 //! ```
 //!
 //! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` parses address discovery),

@@ -5,7 +5,7 @@
 //! timers while all programs wait, interrupts, and work on memory that other programs cannot access.
 //!
 //! ```
-//! use node::{Node, NodeOptions, open_device_of};
+//! use ironverbs_node::{Node, NodeOptions, open_device_of};
 //!
 //! let dir = std::path::PathBuf::from(format!("/dev/shm/ironverbs-node-doc-{}", std::process::id()));
 //! let node = Node::open_or_create(&dir, &NodeOptions { vfs: Some(2), ..NodeOptions::default() })?;

@@ -1,7 +1,7 @@
 //! Messages of communication management, checked against the kernel's header of IBTA chapter 12
 //! (`rdma/ibta_vol1_c12.h`, Debian's `linux-headers-*-common`), which names every field with its position.
 
-use hwspec::{
+use ironverbs_hwspec::{
     layout::Field,
     wire::{
         IpPair,

@@ -1,6 +1,6 @@
 //! Decoding of commands and work requests into named fields.
 
-use hwspec::{
+use ironverbs_hwspec::{
     cmd::{
         CmdOut, Opcode, Status, adapter::AccessRegisterIn, flow::SetFteIn, qp::CreateQpIn, rq_sq::CreateSqIn,
     },

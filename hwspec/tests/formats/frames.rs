@@ -1,9 +1,9 @@
 //! Frames on the wire: built frames parse back, and no received bytes can do harm.
 
-use hwspec::handle::{Psn, Qpn, Srqn};
-use hwspec::layout::{Bits, Layout};
-use hwspec::wire::ip::{gid_of_v4, v4_of_gid};
-use hwspec::wire::*;
+use ironverbs_hwspec::handle::{Psn, Qpn, Srqn};
+use ironverbs_hwspec::layout::{Bits, Layout};
+use ironverbs_hwspec::wire::ip::{gid_of_v4, v4_of_gid};
+use ironverbs_hwspec::wire::*;
 use proptest::prelude::*;
 
 fn opcode() -> impl Strategy<Value = BthOpcode> {

@@ -3,7 +3,7 @@
 //! its inputs, MADs and events its outputs.
 //!
 //! ```
-//! use cm::{Agent, Command, Config, Connect, Input, Output, Path, Service};
+//! use ironverbs_cm::{Agent, Command, Config, Connect, Input, Output, Path, Service};
 //! use hwspec::wire::mad::cm::{PortSpace, service_id};
 //!
 //! let now = std::time::Duration::ZERO;
@@ -19,7 +19,7 @@
 //!     }
 //! }
 //! assert!(agent.deadline().is_some(), "until then MADs are waited for, and then it is time for `Input::Tick`");
-//! # Ok::<(), cm::Refused>(())
+//! # Ok::<(), ironverbs_cm::Refused>(())
 //! ```
 //!
 //! If the specification leaves a choice, this crate follows Linux's ib_cm, its most frequent peer.

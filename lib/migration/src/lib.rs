@@ -5,7 +5,7 @@
 //! userfaultfd), and a child of fork gets private memory again, as it would have had.
 //!
 //! ```
-//! use migration::{BackingFile, Pages, WriteProtection, areas};
+//! use ironverbs_migration::{BackingFile, Pages, WriteProtection, areas};
 //! use std::os::unix::fs::MetadataExt;
 //! # const PAGE: usize = 4096;
 //!
@@ -21,8 +21,8 @@
 //!
 //! let area = areas::within(start, start + PAGE)?.expect("it is mapped")[0];
 //! // SAFETY: private memory of ours, to which no other thread writes.
-//! unsafe { migration::migrate(&area, &backing, 0x2000, WriteProtection::IfAvailable)? };
-//! assert!(migration::is_in_place(start, &backing, 0x2000, PAGE)?);
+//! unsafe { ironverbs_migration::migrate(&area, &backing, 0x2000, WriteProtection::IfAvailable)? };
+//! assert!(ironverbs_migration::is_in_place(start, &backing, 0x2000, PAGE)?);
 //! // SAFETY: the same byte.
 //! assert_eq!(unsafe { pages.ptr().as_ptr().read() }, 7);
 //! # Ok::<(), std::io::Error>(())

@@ -15,7 +15,7 @@
 ///     fn greet(&self, name: &str) -> String {
 ///         self.0.greet(name).to_uppercase()
 ///     }
-///     sync::forward! { self.0:
+///     ironverbs_sync::forward! { self.0:
 ///         fn count(&mut self);
 ///     }
 /// }

@@ -5,7 +5,7 @@
 //! that is stopped does keep it; contenders that can do without the lock wait only until they detect that.
 //!
 //! ```
-//! use sync::{Contender, Dead, Lock, Party};
+//! use ironverbs_sync::{Contender, Dead, Lock, Party};
 //!
 //! /// A program; number 1 has died.
 //! struct Program(u16);

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use std::{os::unix::net::UnixStream, thread, time::Duration};
-//! use vfio_user_proto::{Command, Connection, DEVICE_FLAG_PCI, DeviceInfo, zerocopy::IntoBytes};
+//! use ironverbs_vfio_user::{Command, Connection, DEVICE_FLAG_PCI, DeviceInfo, zerocopy::IntoBytes};
 //!
 //! let (client, server) = UnixStream::pair()?;
 //! let device = thread::spawn(move || {

@@ -1,5 +1,6 @@
 //! Messages between two ends of a socket, complete and damaged.
 
+use ironverbs_vfio_user::{zerocopy::IntoBytes, *};
 use proptest::prelude::*;
 use std::{
     fs::File,
@@ -8,7 +9,6 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 const SOON: Duration = Duration::from_secs(5);
 

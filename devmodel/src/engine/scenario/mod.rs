@@ -1,7 +1,7 @@
 //! Many hosts with a card each, switches between them, and traffic: reports flow completion times, queue lengths and pauses.
 //!
 //! ```
-//! use devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{TimingProfile, Rate}};
+//! use ironverbs_devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{TimingProfile, Rate}};
 //!
 //! // Three hosts at a switch, two of which write 100 kB to the third.
 //! let topology = Topology::star(3, Rate(100.0), 500_000)?;

@@ -1,11 +1,6 @@
 //! A client of a served function and its adapter: a minimal guest.
 #![allow(unsafe_code)]
 
-use devmodel::{
-    Config,
-    region::Geometry,
-    serve::{Misbehaving, Misbehaviour, Plug, Standalone},
-};
 use hwspec::{
     cmd::{
         CmdIn, CmdOut, DeliveryStatus, Opcode, Status,
@@ -18,6 +13,11 @@ use hwspec::{
     eqe::EventType,
     layout::{Layout, prefix},
     pcie::MSIX_CAP,
+};
+use ironverbs_devmodel::{
+    Config,
+    region::Geometry,
+    serve::{Misbehaving, Misbehaviour, Plug, Standalone},
 };
 use std::{
     fs::File,

@@ -1,11 +1,11 @@
 //! A client's memory: windows, and accesses outside of them.
 
 use super::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually};
-use devmodel::serve::{GuestMemory, transfer};
 use hwspec::{
     cmd::{DeliveryStatus, Opcode, adapter::QueryPagesIn, queue::CmdQueueEntry},
     layout::prefix,
 };
+use ironverbs_devmodel::serve::{GuestMemory, transfer};
 use std::{
     fs::File,
     os::{

@@ -1,8 +1,8 @@
 //! Devices with intentional defects.
 
 use super::client::{Served, eventually, signals};
-use devmodel::serve::{Misbehaviour, When};
 use hwspec::cmd::{Opcode, Status, adapter::QueryPagesIn};
+use ironverbs_devmodel::serve::{Misbehaviour, When};
 use std::time::Duration;
 
 const COUNTER: u64 = 0x1010;

@@ -1,12 +1,12 @@
 //! Functions on vhost-user sockets: a client like user-mode Linux, and hostile ones.
 
 use super::client::{BASE, Client, Link, MEMORY, SOON, directory, eventually};
-use devmodel::{
+use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP};
+use ironverbs_devmodel::{
     Config,
     region::Geometry,
     serve::{Function, Plug, Standalone, vhost::Sriov},
 };
-use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP};
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng},

@@ -1,6 +1,6 @@
 //! Every layout with its structure in `mlx5_ifc.h`.
 
-use hwspec::{
+use ironverbs_hwspec::{
     cmd::{self, Opcode},
     layout::{Field, Layout},
 };
@@ -85,29 +85,29 @@ macro_rules! cases { ($($module:path { $($ifc:ident $T:ident,)* })*) => {
 } }
 
 cases! {
-    hwspec::context::wq {
+    ironverbs_hwspec::context::wq {
         wq WorkQueue,
     }
-    hwspec::context::qp {
+    ironverbs_hwspec::context::qp {
         ads AddressPath,
         qpc QpContext,
     }
-    hwspec::context::cq {
+    ironverbs_hwspec::context::cq {
         cqc CqContext,
     }
-    hwspec::context::eq {
+    ironverbs_hwspec::context::eq {
         eqc EqContext,
     }
-    hwspec::context::mkey {
+    ironverbs_hwspec::context::mkey {
         mkc MkeyContext,
         mtt Mtt,
     }
-    hwspec::context::srq {
+    ironverbs_hwspec::context::srq {
         srqc SrqContext,
         xrc_srqc XrcSrqContext,
         rmpc RmpContext,
     }
-    hwspec::context::caps {
+    ironverbs_hwspec::context::caps {
         cmd_hca_cap HcaCap,
         odp_per_transport_service_cap OdpTransportCap,
         odp_cap OdpCap,
@@ -118,7 +118,7 @@ cases! {
         device_mem_cap DeviceMemCap,
         cmd_hca_cap_2 HcaCap2,
     }
-    hwspec::context::vport {
+    ironverbs_hwspec::context::vport {
         roce_addr_layout RoceAddr,
         mac_address_layout MacAddressLayout,
         nic_vport_context NicVportContext,
@@ -126,7 +126,7 @@ cases! {
         traffic_counter TrafficCounter,
         pkey Pkey,
     }
-    hwspec::context::eswitch {
+    ironverbs_hwspec::context::eswitch {
         e_switch_cap EswitchCap,
         flow_table_eswitch_cap EswitchFlowTableCaps,
         esw_vport_context EswVportContext,
@@ -134,18 +134,18 @@ cases! {
         scheduling_context SchedulingContext,
         host_params_context HostParams,
     }
-    hwspec::context::rq_sq {
+    ironverbs_hwspec::context::rq_sq {
         sqc SqContext,
         rqc RqContext,
     }
-    hwspec::context::tir {
+    ironverbs_hwspec::context::tir {
         tisc TisContext,
         rx_hash_field_select HashFields,
         tirc TirContext,
         rqtc RqtContext,
         rq_num RqNum,
     }
-    hwspec::context::flow {
+    ironverbs_hwspec::context::flow {
         fte_match_set_lyr_2_4 MatchHeaders,
         fte_match_set_misc MatchMisc,
         fte_match_param MatchParam,
@@ -158,7 +158,7 @@ cases! {
         flow_table_prop_layout FlowTableProps,
         flow_table_nic_cap FlowTableCaps,
     }
-    hwspec::context::port {
+    ironverbs_hwspec::context::port {
         paos_reg Paos,
         pmtu_reg Pmtu,
         ptys_reg Ptys,
@@ -174,37 +174,37 @@ cases! {
         pcmr_reg Pcmr,
         pvlc_reg Pvlc,
     }
-    hwspec::cmd::adapter {
+    ironverbs_hwspec::cmd::adapter {
         query_hca_cap_out QueryHcaCapOut,
         set_hca_cap_in SetHcaCapIn,
     }
-    hwspec::cmd::adapter_id {
+    ironverbs_hwspec::cmd::adapter_id {
         query_adapter_param_block AdapterParams,
     }
-    hwspec::context::congestion {
+    ironverbs_hwspec::context::congestion {
         cong_control_r_roce_ecn_rp RoceReactionPoint,
         cong_control_r_roce_ecn_np RoceNotificationPoint,
     }
-    hwspec::cmd::umem {
+    ironverbs_hwspec::cmd::umem {
         umem UserMemory,
     }
-    hwspec::cmd::uctx {
+    ironverbs_hwspec::cmd::uctx {
         uctx UserContext,
     }
-    hwspec::cmd::queue {
+    ironverbs_hwspec::cmd::queue {
         cmd_queue_entry CmdQueueEntry,
         cmd_if_box CmdMailbox,
     }
-    hwspec::init_segment {
+    ironverbs_hwspec::init_segment {
         health_buffer HealthBuffer,
         initial_seg InitSegment,
     }
-    hwspec::cmd {
+    ironverbs_hwspec::cmd {
         cmd_in CmdIn,
         cmd_out CmdOut,
         none Page,
     }
-    hwspec::wqe {
+    ironverbs_hwspec::wqe {
         none CtrlSeg,
         none RaddrSeg,
         none DataSeg,
@@ -217,7 +217,7 @@ cases! {
         none EthSeg,
         ud_adrs_vector AvSeg,
     }
-    hwspec::eqe {
+    ironverbs_hwspec::eqe {
         eqe Eqe,
         comp_event CompEvent,
         qp_events QpEvent,
@@ -228,18 +228,18 @@ cases! {
         none VportEvent,
         dct_events DctEvent,
     }
-    hwspec::cqe {
+    ironverbs_hwspec::cqe {
         none Cqe64,
         none CqeError,
     }
-    hwspec::doorbell {
+    ironverbs_hwspec::doorbell {
         none SqDoorbell,
         none CqArm,
         none CqRecord,
         none EqDoorbell,
         none QpRecord,
     }
-    hwspec::pcie {
+    ironverbs_hwspec::pcie {
         none ConfigHeader,
         none StatusCommand,
         none ExpressCap,
@@ -249,7 +249,7 @@ cases! {
         none AriCap,
         none SriovCap,
     }
-    hwspec::wire {
+    ironverbs_hwspec::wire {
         none Ethernet,
         none Vlan,
         none Ipv4,
@@ -266,22 +266,22 @@ cases! {
         none Ieth,
         none Lrh,
     }
-    hwspec::wire::mad {
+    ironverbs_hwspec::wire::mad {
         none MadHeader,
         none Smp,
         none ClassPortInfo,
     }
-    hwspec::wire::mad::smp {
+    ironverbs_hwspec::wire::mad::smp {
         none NodeInfo,
         none SwitchInfo,
         none PortInfo,
         none SmInfo,
     }
-    hwspec::wire::mad::pma {
+    ironverbs_hwspec::wire::mad::pma {
         none PortCounters,
         none PortCountersExtended,
     }
-    hwspec::wire::mad::sa {
+    ironverbs_hwspec::wire::mad::sa {
         none SaMad,
         none PathRecord,
         none McMemberRecord,

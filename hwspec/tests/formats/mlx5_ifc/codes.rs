@@ -1,11 +1,13 @@
 //! Opcodes, statuses, events and constants, checked against the enumerators of the headers.
 
-use hwspec::cmd::{Opcode, Status};
-use hwspec::context::{AccessMode, ArmState, CapType, CqStatus, PathMigState, QpState, ServiceType};
-use hwspec::cqe::{CqeFormat, CqeOpcode, CqeSyndrome, RoceL3Type};
-use hwspec::eqe::{EventType, PortChange, QueueKind};
-use hwspec::wqe::{FenceMode, MkeyMask, UmrCheck, WqeOpcode};
-use hwspec::{doorbell, pcie, wqe};
+use ironverbs_hwspec::cmd::{Opcode, Status};
+use ironverbs_hwspec::context::{
+    AccessMode, ArmState, CapType, CqStatus, PathMigState, QpState, ServiceType,
+};
+use ironverbs_hwspec::cqe::{CqeFormat, CqeOpcode, CqeSyndrome, RoceL3Type};
+use ironverbs_hwspec::eqe::{EventType, PortChange, QueueKind};
+use ironverbs_hwspec::wqe::{FenceMode, MkeyMask, UmrCheck, WqeOpcode};
+use ironverbs_hwspec::{doorbell, pcie, wqe};
 use testkit::linux::{Header, dirs, is_reference, read};
 
 /// Header names that are not the prefix plus our name in capitals; `-` if no kernel header has the value.

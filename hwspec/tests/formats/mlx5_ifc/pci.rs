@@ -1,7 +1,7 @@
 //! PCI layouts, checked against `pci_regs.h`, which is in the same package.
 
 use super::cases::all;
-use hwspec::pcie;
+use ironverbs_hwspec::pcie;
 use testkit::linux::{Header, dirs, read};
 
 /// Layout, field, register, mask within it (empty: the whole register of the field's width).

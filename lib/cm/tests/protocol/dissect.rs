@@ -1,7 +1,6 @@
 //! The agents' messages as decoded by tshark, an independent implementation.
 
 use super::link::{Link, Side};
-use cm::*;
 use hwspec::{
     handle::Qpn,
     wire::{
@@ -13,6 +12,7 @@ use hwspec::{
         write_frame,
     },
 };
+use ironverbs_cm::*;
 use std::{path::Path as File, process::Command as Program};
 
 const SERVICE: u64 = service_id(PortSpace::Tcp, 7471);

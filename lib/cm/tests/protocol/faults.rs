@@ -2,8 +2,8 @@
 //! left over.
 
 use super::link::{Link, Side};
-use cm::*;
 use hwspec::wire::mad::cm::{PortSpace, service_id};
+use ironverbs_cm::*;
 use proptest::prelude::*;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Two agents on a reliable link: every path through the protocol, step by step.
 
 use super::link::{Link, Side};
-use cm::*;
 use hwspec::wire::mad::cm::{Concerning, PortSpace, service_id};
+use ironverbs_cm::*;
 use std::time::Duration;
 
 const SERVICE: u64 = service_id(PortSpace::Tcp, 7471);

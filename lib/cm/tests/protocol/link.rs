@@ -1,6 +1,6 @@
 //! Two agents and a link between them, which may lose, duplicate and reorder MADs.
 
-use cm::*;
+use ironverbs_cm::*;
 use std::{collections::VecDeque, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

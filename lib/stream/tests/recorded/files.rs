@@ -1,16 +1,16 @@
 //! Files of streams: written files can be read, and any other contents are refused with one line.
 
 use hwspec::{context::ServiceType, decode::wqe::Queue};
+use ironverbs_stream::{
+    event::{Event, HEAD, Record},
+    file, lines,
+    text::Detail,
+};
 use proptest::prelude::*;
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
-};
-use stream::{
-    event::{Event, HEAD, Record},
-    file, lines,
-    text::Detail,
 };
 
 /// A file private to a test, removed on drop.

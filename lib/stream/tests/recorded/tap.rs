@@ -3,8 +3,8 @@
 use crate::files::Scratch;
 use devmodel::serve::GuestMemory;
 use hwspec::cmd::{Opcode, queue::CmdQueueEntry};
+use ironverbs_stream::{event::Event, file::Recorder, tap::Tap};
 use std::sync::Arc;
-use stream::{event::Event, file::Recorder, tap::Tap};
 
 /// Address in guest memory of the command queue.
 const QUEUE: u64 = 0x1000;

@@ -1,6 +1,6 @@
 //! Two streams compared, and the list of reviewed differences.
 
-use stream::{
+use ironverbs_stream::{
     lines::collapsed,
     words::{Allowed, Words, aligned},
 };
