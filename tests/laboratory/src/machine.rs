@@ -427,7 +427,8 @@ impl Machine {
         assert_ne!(at, 0, "memory");
         let mut memory = self.memory.borrow_mut();
         memory.blocks.insert(at, (owner, fid, layout));
-        memory.mapped.map(fid, at, at, layout.size());
+        // SAFETY: the block was just allocated, and is unmapped before it is freed.
+        unsafe { memory.mapped.map(fid, at, at, layout.size()) };
         at
     }
 
@@ -467,7 +468,8 @@ impl Machine {
         // The extra page offset makes a region use 4 KiB pages, wherever its memory is.
         let at = memory + OWN + 4096;
         let mut memories = self.memory.borrow_mut();
-        memories.mapped.map(fid, at, memory, len);
+        // SAFETY: as `Transport::dma_map` demands of the driver, the memory stays until `unregister`, or until its program is taken for dead.
+        unsafe { memories.mapped.map(fid, at, memory, len) };
         memories.registered.push((fid, at, len, party.0));
         at
     }

@@ -47,9 +47,11 @@ impl Mapped {
         let ((_, _, start), (memory, _)) = of_function.find(|((_, _, start), _)| *start <= at)?;
         Some((memory + (at - start)) as *mut u8)
     }
-    /// Maps `len` bytes of this process at `memory` to bus address `at` of function `fid`. The caller keeps the memory until it is
-    /// unmapped.
-    pub fn map(&mut self, fid: u8, at: Iova, memory: u64, len: usize) {
+    /// Maps `len` bytes of this process at `memory` to bus address `at` of function `fid`.
+    ///
+    /// # Safety
+    /// The memory stays mapped in this process until it is unmapped here; until then the device may change it at any time.
+    pub unsafe fn map(&mut self, fid: u8, at: Iova, memory: u64, len: usize) {
         self.ranges.entry((fid, at + len as u64, at)).or_insert((memory, 0)).1 += 1;
     }
     /// Removes one such mapping.
@@ -348,7 +350,8 @@ impl Slot {
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         let iova = ptr.as_ptr() as u64;
         inner.blocks.insert(iova, (self.fid, layout));
-        inner.process.mapped.map(self.fid, iova, iova, layout.size());
+        // SAFETY: the block was just allocated, and is unmapped before it is freed; its owner accesses it by atomics (`Transport`).
+        unsafe { inner.process.mapped.map(self.fid, iova, iova, layout.size()) };
         Ok(DmaBlock { ptr, iova, len })
     }
 }
@@ -374,7 +377,8 @@ unsafe impl Transport for Slot {
         self.combines.then(|| Arc::new(Slot { machine: self.machine.clone(), ..*self }) as Arc<dyn Combining>)
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, _access: Access) -> io::Result<Iova> {
-        self.machine.inner().process.mapped.map(self.fid, base as u64, base as u64, len);
+        // SAFETY: the caller's guarantee.
+        unsafe { self.machine.inner().process.mapped.map(self.fid, base as u64, base as u64, len) };
         Ok(base as u64)
     }
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
