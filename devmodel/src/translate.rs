@@ -270,7 +270,12 @@ impl Block {
             return Err(Fault::Bounds);
         }
         let bytes = |head: u64| head >> 32 & 0xffff;
-        let round: u64 = list.clone().map(|i| bytes(klm(func, row, i).0)).sum();
+        let sizes = || list.clone().map(|i| bytes(klm(func, row, i).0));
+        // Every entry gives something, so that the work is bounded by the length.
+        if sizes().any(|size| size == 0) {
+            return Err(Fault::Bounds);
+        }
+        let round: u64 = sizes().sum();
         let whole = round * self.repeats;
         if skip >= whole {
             return Ok((skip - whole, left));
