@@ -11,7 +11,9 @@ fn commands(line: &str) -> Vec<Vec<&str>> {
         .filter_map(|part| {
             let words: Vec<&str> = part.split_whitespace().collect();
             let first = words.iter().position(|word| !word.contains('='))?;
-            let is_it = words[first].rsplit('/').next() == Some("ironverbs");
+            // Not the crate of that name.
+            let is_it =
+                words[first].rsplit('/').next() == Some("ironverbs") && words[first] != "lib/ironverbs";
             is_it.then(|| [&["ironverbs"], &words[first + 1..]].concat())
         })
         .collect()
