@@ -232,6 +232,7 @@ fn plain_block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn tokio_wakes_futures_without_a_thread_of_ours() {
+    testkit::alone!();
     let scratch = Scratch::new();
     let _node = node(&scratch);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
