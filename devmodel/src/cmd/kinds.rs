@@ -123,7 +123,8 @@ objects! {
     EqRow, NoSuchEq, 1; |row| refers [to::<UarRow>(row.uar)] owns entries(&row.memory);
     UmemRow, NoSuchUmem, 0; |row| owns entries(&row.memory);
     PdRow, NoSuchPd, 0;
-    TdRow, NoSuchTd, 0;
+    // A TIR in domain 0 is in none.
+    TdRow, NoSuchTd, 1;
     XrcdRow, NoSuchXrcd, 0;
     // The number is that of the page in BAR0.
     UarRow, NoSuchUar, FIRST_UAR;

@@ -21,6 +21,8 @@ const FIELDS: u32 = 0x1f;
 const MERGE: u64 = 1 << 0;
 const HASH: u64 = 1 << 2;
 const SELF_LB: u64 = 1 << 4;
+/// The domain of an interface in none. DPDK creates the interface of its drop queue so.
+const NO_DOMAIN: u32 = 0;
 /// Bit of `modify_tis_in.bitmask`: priority.
 const PRIO: u64 = 1 << 0;
 /// Bit of `modify_rqt_in.bitmask`: the list of queues.
@@ -98,7 +100,9 @@ pub(super) fn create_tir(call: &mut Call<'_, '_, '_>) -> Done {
     let c = input.ctx();
     let plain = !c.tls_en() && !c.tunneled_offload_en() && c.packet_merge_mask() == 0;
     Syndrome::QueueFlags.unless(plain)?;
-    call.own::<TdRow>(c.transport_domain())?;
+    if c.transport_domain() != NO_DOMAIN {
+        call.own::<TdRow>(c.transport_domain())?;
+    }
     match c.disp_type() {
         DIRECT => call.own::<RqRow>(c.inline_rqn())?,
         INDIRECT => call.own::<RqtRow>(c.indirect_table())?,

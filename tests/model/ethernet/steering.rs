@@ -3,9 +3,10 @@
 use super::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
-    cmd::{CmdOut, Opcode, Status, flow::*, uctx::*},
+    cmd::{CmdOut, Opcode, Status, flow::*, tir::*, uctx::*},
     context::{
         flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders},
+        tir::TirContext,
         vport::TrafficCounter,
     },
     cqe::eth,
@@ -46,6 +47,24 @@ fn without_a_root_nothing_is_received() {
     bed.flow_root(1, None).expect("no root");
     assert!(where_to(&mut bed, &mut nic, &f).is_empty());
     assert_eq!(bed.counter(1, Counters::EthRxUnmatched), 2);
+}
+
+/// DPDK names domain 0 for its drop queue, which no command allocates.
+#[test]
+fn an_interface_may_be_in_no_transport_domain() {
+    let mut bed = Bed::cx5();
+    let mut nic = bed.nic(0, 1);
+    assert_ne!(nic.td, 0);
+    let rqn = nic.rx[0].rqn;
+    let create = |bed: &mut Bed, domain| {
+        let context = TirContext::with(|s| s.transport_domain(domain).inline_rqn(rqn));
+        let input = CreateTirIn::with(|s| s.ctx(context));
+        bed.command::<_, CreateTirOut>(0, Opcode::CreateTir, &input).map(|out| out.tirn())
+    };
+    assert!(create(&mut bed, nic.td + 1).is_err());
+    let tir = create(&mut bed, 0).expect("a TIR");
+    bed.steer_all(&nic, tir);
+    assert_eq!(where_to(&mut bed, &mut nic, &frame(mac(0), mac(2), 0x0800, &[0; 50])), [0]);
 }
 
 #[test]
