@@ -5,15 +5,16 @@ use super::{
     step::Step,
     work::{Failure, QpStage},
 };
-use crate::{region::Func, state::WorkQueue, transport::LOG_MAX_MESSAGE};
+use crate::{region::Func, state::WorkQueue, translate::RESERVED_LKEY, transport::LOG_MAX_MESSAGE};
 use hwspec::{
     context::ServiceType,
-    cqe::CqeSyndrome,
+    cqe::{CqeSyndrome, vendor_err},
     decode::{self, Value, wqe::Queue},
     doorbell::SND_DBR,
     layout::Layout,
     wqe::{
-        AtomicSeg, AvSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_DS, WqeOpcode, XrcSeg,
+        AtomicSeg, AvSeg, CtrlSeg, DataSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_DS,
+        WqeOpcode, XrcSeg,
     },
 };
 
@@ -35,6 +36,8 @@ pub(crate) struct Wqe {
     /// Range of the data segments or inline data in the step's buffer: first byte and end.
     pub data: [u16; 2],
     pub inline: bool,
+    /// The list has inline data between its segments, which [`from_ring`] turned into segments of the reserved key.
+    pub mixed: bool,
     pub length: u32,
     /// XRC: the SRQ at the target.
     pub xrc_srqn: u32,
@@ -54,6 +57,7 @@ impl Wqe {
         operands: [0; 2],
         data: [0; 2],
         inline: false,
+        mixed: false,
         length: 0,
         xrc_srqn: 0,
     };
@@ -120,7 +124,49 @@ pub(crate) fn wqe(w: &mut QpStage<'_, '_, '_>, index: u16, out: &mut Wqe) -> Res
         true => take_apart(bytes, &ctrl, WQE_DS, out),
         false => unlike_rc(bytes, &ctrl, ServiceType::from_raw(w.q.service), out),
     };
-    done.map_err(|failure| (ds, failure))
+    done.and_then(|()| if out.mixed { from_ring(w, index, out) } else { Ok(()) })
+        .map_err(|failure| (ds, failure))
+}
+
+/// Turns the inline data of a list into data segments that point into the queue's ring, which programs leave as it is until the request
+/// completes.
+#[cold]
+fn from_ring(w: &mut QpStage<'_, '_, '_>, index: u16, wqe: &mut Wqe) -> Result<(), Failure> {
+    let bad = refuse(CqeSyndrome::LocalQpOpErr);
+    let [mut at, end] = wqe.data.map(usize::from);
+    let mut list = Vec::new();
+    while at < end {
+        let bytes = &w.step.buffers.wqe[at..end];
+        let inline = InlineSeg::read(bytes);
+        if !inline.inline_data() {
+            // Only its queue pair's right lets a program name memory by the reserved key.
+            if DataSeg::read(bytes).lkey() == RESERVED_LKEY && !w.domain().rlky {
+                return Err(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY));
+            }
+            list.extend_from_slice(&bytes[..WQE_DS]);
+            at += WQE_DS;
+            continue;
+        }
+        let data = at + InlineSeg::SIZE..at + InlineSeg::SIZE + usize::from(inline.byte_count());
+        at = data.end.next_multiple_of(WQE_DS);
+        if at > end {
+            return Err(bad);
+        }
+        let mut from = data.start;
+        while from < data.end {
+            let to = data.end.min((from + 1).next_multiple_of(WQE_BB));
+            let block = index.wrapping_add((from / WQE_BB) as u16);
+            let addr = w.q.sq().entry(w.func, block, from % WQE_BB).ok_or(bad)?;
+            let seg = DataSeg::with(|s| s.byte_count((to - from) as u32).lkey(RESERVED_LKEY).addr(addr));
+            list.extend_from_slice(seg.as_bytes());
+            from = to;
+        }
+    }
+    let start = usize::from(wqe.data[0]);
+    w.step.buffers.wqe[start..start + list.len()].copy_from_slice(&list);
+    wqe.data[1] = (start + list.len()) as u16;
+    wqe.length = lists::capacity(&list) as u32;
+    Ok(())
 }
 
 /// Decodes a WQE of another connected service: XRC has an additional segment, UC fewer operations.
@@ -158,6 +204,9 @@ pub(crate) fn datagram(w: &mut QpStage<'_, '_, '_>, index: u16) -> Result<(Wqe, 
     }
     let list = bytes.get(WQE_DS + size..).ok_or((ds, refuse(CqeSyndrome::LocalQpOpErr)))?;
     data(&mut wqe, list, WQE_DS + size).map_err(|failure| (ds, failure))?;
+    if wqe.mixed {
+        from_ring(w, index, &mut wqe).map_err(|failure| (ds, failure))?;
+    }
     Ok((wqe, av))
 }
 
@@ -264,12 +313,18 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize, wqe: &mut Wqe) -> Res
 fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
     let opcode = wqe.opcode;
+    let reads = opcode == WqeOpcode::RdmaRead || opcode.is_atomic();
     let first = InlineSeg::read(list);
     if !list.is_empty() && first.inline_data() {
         let len = usize::from(first.byte_count());
-        let reads = opcode == WqeOpcode::RdmaRead || opcode.is_atomic();
         if reads || InlineSeg::SIZE + len > list.len() {
             return Err(bad);
+        }
+        // UCX puts a header inline before the segments of its payload.
+        if list.len() >= (InlineSeg::SIZE + len).next_multiple_of(WQE_DS) + WQE_DS {
+            wqe.mixed = true;
+            wqe.data = [at as u16, (at + list.len()) as u16];
+            return Ok(());
         }
         let start = at + InlineSeg::SIZE;
         wqe.inline = true;
@@ -277,7 +332,7 @@ fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
         wqe.length = len as u32;
         return Ok(());
     }
-    // Inline data is allowed only as the first and only entry.
+    // Inline data may only come first.
     if list.chunks_exact(WQE_DS).any(|seg| seg[0] & 0x80 != 0) {
         return Err(bad);
     }

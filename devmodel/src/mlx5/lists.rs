@@ -111,10 +111,16 @@ impl QpStage<'_, '_, '_> {
         resolve(self.func, domain, receive, from, len, SCATTER, pieces)
     }
 
+    /// The domain of a send WQE's keys. The reserved key in a mixed list is the model's own.
+    pub(crate) fn sender(&self, wqe: &Wqe) -> Domain {
+        let domain = self.domain();
+        Domain { rlky: domain.rlky || wqe.mixed, ..domain }
+    }
+
     /// Resolves bytes `from..from + len` of the send WQE's list.
     #[inline(always)]
     pub(crate) fn resolve_send(&mut self, wqe: &Wqe, from: u32, len: u32, need: u8) -> Result<(), ListFault> {
-        let domain = self.domain();
+        let domain = self.sender(wqe);
         let Buffers { wqe: bytes, pieces, .. } = &mut *self.step.buffers;
         resolve(self.func, domain, wqe.list(bytes), from, len, need, pieces)
     }

@@ -209,7 +209,7 @@ fn admit(w: &mut QpStage<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
 /// The fault in the gather list of a WQE, if any.
 #[inline(never)]
 pub(crate) fn check_list(w: &QpStage<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
-    lists::check(w.func, w.domain(), wqe.list(&w.step.buffers.wqe), lists::GATHER)
+    lists::check(w.func, w.sender(wqe), wqe.list(&w.step.buffers.wqe), lists::GATHER)
         .err()
         .map(ListFault::failure)
 }

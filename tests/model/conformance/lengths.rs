@@ -176,3 +176,22 @@ fn a_message_longer_than_advertised_is_not_begun() {
         assert_eq!(brief(&bed.answers()), []);
     }
 }
+
+/// PRM, send WQE: inline data may come before data segments. UCX puts its headers there.
+#[test]
+fn inline_data_goes_before_the_segments_behind_it() {
+    let (mut bed, [a, b], [from, to]) = ends(1024);
+    let payload = bed.pattern(from, 7);
+    // More blocks than the ring has, so that WQEs wrap.
+    for round in 0..60u8 {
+        let len = [1, 12, 13, 44, 60, 100][usize::from(round) % 6];
+        let header = vec![round + 1; len];
+        bed.post_recv(b, &[to.sge()]);
+        bed.done(a, &Wr::send(from.part(0, 300)).inline(&header));
+        assert_eq!(bed.one(b.recv_cq).byte_len as usize, len + 300);
+        assert_eq!(bed.bytes(to)[..len + 300], [&header, &payload[..300]].concat(), "round {round}");
+    }
+    let physical = Sge { lkey: 0x200, ..from.part(0, 8) };
+    let wc = bed.execute(a, &Wr::send(physical).inline(&[1]));
+    assert_eq!(wc.error, Some(CqeSyndrome::LocalProtErr), "nor does it give a right to the reserved key");
+}

@@ -169,7 +169,7 @@ fn row_15_a_wqe_rewritten_under_way_fails() {
         assert!(!bed.answers().is_empty());
         let changed = match inline {
             [] => Wr::send(other.sge()),
-            data => Wr::send(other.sge()).inline(data),
+            data => Wr::new(Op::Send, &[]).inline(data),
         };
         bed.rewrite(peer.qp, index, &changed.wqe(peer.qp.qpn, index));
         assert!(bed.advance_until(8 * timeout(14), |b| b.has_completion(peer.qp.send_cq)));

@@ -204,14 +204,12 @@ impl Wr {
             }
             Op::LocalInval(_) => WqeOpcode::Umr,
         };
-        match &self.inline {
-            Some(data) => {
-                body.extend_from_slice(InlineSeg::new(data.len() as u16).as_bytes());
-                body.extend_from_slice(data);
-                body.resize(body.len().next_multiple_of(WQE_DS), 0);
-            }
-            None => self.sges.iter().for_each(|s| body.extend_from_slice(data_seg(s).as_bytes())),
+        if let Some(data) = &self.inline {
+            body.extend_from_slice(InlineSeg::new(data.len() as u16).as_bytes());
+            body.extend_from_slice(data);
+            body.resize(body.len().next_multiple_of(WQE_DS), 0);
         }
+        self.sges.iter().for_each(|s| body.extend_from_slice(data_seg(s).as_bytes()));
         if let Op::LocalInval(key) = self.op {
             ctrl.set().imm(key);
             let umr = UmrCtrlSeg::with(|s| s.inline_data(true).mkey_mask(MkeyMask::FREE));
