@@ -55,6 +55,29 @@ fn programs_in_two_namespaces_meet_on_two_vfs() {
     assert!(received.contains("MBytes"), "{received}");
 }
 
+/// UCX's own mlx5 transports create their queues by DevX, in user memory objects, and ring doorbells themselves.
+#[test]
+fn ucx_meets_by_its_mlx5_transports() {
+    let Some(place) = Place::new() else { return };
+    let script = format!(
+        "{VFS}{COMPLAINTS}{CHECKS}
+        rdma system set netns exclusive
+        numvfs 2
+        vf 1
+        vf 2
+        for UCX_TLS in rc_x ud_x; do
+            export UCX_TLS
+            ip netns exec n1 timeout 60 ucx_perftest -t tag_bw -s 4096 -n 100 >/run/server 2>&1 & until_so listens 1
+            ip netns exec n2 timeout 60 ucx_perftest 10.9.0.1 -t tag_bw -s 4096 -n 100
+            wait
+        done
+        complaints"
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    assert_eq!(said.matches("Final:                   100").count(), 2, "{said}");
+}
+
 /// On an otherwise idle VF a command completes with a single interrupt. If it is lost, no other interrupt follows: Linux then waits for a
 /// minute and prints a warning.
 #[test]
