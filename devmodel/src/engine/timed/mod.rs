@@ -337,7 +337,10 @@ impl<T> Timed<'_, T> {
                 dispatch(&Job::Timeout { qp, kind }, &mut func, &mut step);
             }
         } else if matches!(job, Job::Arrive) && !awake && !runner::has_agents(step.config) {
-            func.take_front();
+            // There may be none: a written register has the function look for work.
+            if func.has_frame() {
+                func.take_front();
+            }
         } else if !matches!(job, Job::Timeout { .. }) {
             dispatch(job, &mut func, &mut step);
         }
