@@ -165,8 +165,17 @@ fn from_ring(w: &mut QpStage<'_, '_, '_>, index: u16, wqe: &mut Wqe) -> Result<(
     let start = usize::from(wqe.data[0]);
     w.step.buffers.wqe[start..start + list.len()].copy_from_slice(&list);
     wqe.data[1] = (start + list.len()) as u16;
-    wqe.length = lists::capacity(&list) as u32;
+    wqe.length = message(&list)?;
     Ok(())
+}
+
+/// The length of a message with these data segments.
+#[inline]
+fn message(list: &[u8]) -> Result<u32, Failure> {
+    match lists::capacity(list) {
+        length if length <= 1 << LOG_MAX_MESSAGE => Ok(length as u32),
+        _ => Err(refuse(CqeSyndrome::LocalLengthErr)),
+    }
 }
 
 /// Decodes a WQE of another connected service: XRC has an additional segment, UC fewer operations.
@@ -336,15 +345,11 @@ fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
     if list.chunks_exact(WQE_DS).any(|seg| seg[0] & 0x80 != 0) {
         return Err(bad);
     }
-    let length = lists::capacity(list);
-    if opcode.is_atomic() && length != 8 {
-        return Err(refuse(CqeSyndrome::LocalLengthErr));
-    }
-    if length > 1 << LOG_MAX_MESSAGE {
-        return Err(refuse(CqeSyndrome::LocalLengthErr));
-    }
     wqe.data = [at as u16, (at + list.len()) as u16];
-    wqe.length = length as u32;
+    wqe.length = message(list)?;
+    if opcode.is_atomic() && wqe.length != 8 {
+        return Err(refuse(CqeSyndrome::LocalLengthErr));
+    }
     Ok(())
 }
 

@@ -161,17 +161,19 @@ fn row_44_read_consumes_a_psn_per_response() {
 #[test]
 fn a_message_longer_than_advertised_is_not_begun() {
     let advertised: u32 = 1 << 30;
-    for (more, error) in [
-        (0, CqeSyndrome::LocalProtErr),
-        (1, CqeSyndrome::LocalLengthErr),
-        (advertised, CqeSyndrome::LocalLengthErr),
+    for (more, header, error) in [
+        (0, 0, CqeSyndrome::LocalProtErr),
+        (1, 0, CqeSyndrome::LocalLengthErr),
+        (0, 1, CqeSyndrome::LocalLengthErr),
+        (advertised, 0, CqeSyndrome::LocalLengthErr),
     ] {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, path());
         // Far longer than the region, but the region is checked later.
         let from = bed.mr(1, 64, Access::LOCAL);
         let half = |more: u32| from.part(0, advertised / 2 + more);
-        bed.post(peer.qp, &Wr::new(Op::Send, &[half(0), half(more)]));
+        let send = Wr::new(Op::Send, &[half(0), half(more)]);
+        bed.post(peer.qp, &if header == 0 { send } else { send.inline(&vec![0; header]) });
         assert_requester_failed(&mut bed, peer.qp, error);
         assert_eq!(brief(&bed.answers()), []);
     }
