@@ -102,7 +102,7 @@ pub use holder::Holder;
 pub use node::{Node, NodeOptions};
 pub use observer::{Observer, Owner, Seen};
 pub use opening::{PlaceError, open_device, open_device_of};
-pub use ports::{ADDRESSES, Hold, Matter, PortAt, Ports};
+pub use ports::{ADDRESSES, Hold, Matter, PortAt, Ports, TCP};
 pub use served::ServedFunction;
 pub use signals::Signals;
 pub use status::{FunctionStatus, NodeStatus, PartyStatus};

@@ -55,7 +55,20 @@ pub struct PortAt {
 /// Number of addresses that can be distinguished.
 pub const ADDRESSES: u16 = 256;
 
+/// Number of TCP's port space.
+pub const TCP: u8 = 0;
+
 impl PortAt {
+    /// Something that belongs to function `fid` as a whole.
+    pub fn of_function(fid: u8, port: u16) -> Self {
+        Self { space: 0, port, address: Some(fid) }
+    }
+
+    /// The number of the address at GID `gid` of function `fid`: each function has two, its link-local address and the others.
+    pub fn address_of(fid: u8, gid: u8) -> u8 {
+        (fid & 0x7f) << 1 | u8::from(gid != 0)
+    }
+
     fn range(self, matter: Matter) -> (i64, i64) {
         let row = (matter as i64) << 32 | i64::from(self.space) << 24 | i64::from(self.port) << 8;
         self.address.map_or((row, ADDRESSES.into()), |address| (row + i64::from(address), 1))

@@ -26,7 +26,7 @@ const ACCESS: AccessFlags =
 /// READs and atomic operations under way at a time, in each direction.
 pub(crate) const READS: u8 = 16;
 
-/// What a side tells the other in order to be connected: [`Qp::local`].
+/// The address of a queue pair for its peer: [`Qp::local`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectTo {
     /// GID of the port.
@@ -184,7 +184,7 @@ impl Qp {
         self.channel.qp()
     }
 
-    /// What the peer needs in order to connect to it.
+    /// Its address, for the peer to connect to it.
     ///
     /// # Errors
     /// The device does not answer.

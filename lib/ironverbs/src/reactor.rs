@@ -17,7 +17,7 @@ use tokio::{
     task, time,
 };
 
-/// What has events to take.
+/// A device whose events have to be taken.
 pub(crate) trait Served: Send + Sync {
     /// Takes the events, and returns the time until it wants to be called again in any case.
     fn serve(&self) -> Option<Duration>;

@@ -18,7 +18,7 @@ use std::{
 /// Bytes of an atomic operation's result.
 pub(crate) const WORD: usize = 8;
 
-/// What a request needs until it completes, and hands back then.
+/// The buffer or window that a request owns until it completes.
 pub(crate) enum Hold {
     Nothing,
     Buf(Buf),

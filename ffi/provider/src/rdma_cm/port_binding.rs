@@ -18,7 +18,7 @@ const PRIVILEGED: u16 = 1024;
 /// Number of a port space in the lock file.
 fn space_number(space: u16) -> u8 {
     match space {
-        port_space::TCP => 0,
+        port_space::TCP => node::TCP,
         port_space::UDP => 1,
         port_space::IPOIB => 2,
         _ => 3,

@@ -80,14 +80,14 @@ impl Port {
         self.info.gids.get(usize::from(index)).copied().unwrap_or_default()
     }
 
-    /// The address number for claims of a port number at GID `gid`: it distinguishes two addresses per function.
+    /// The address number for claims of a port number at GID `gid`.
     pub fn address_number(&self, gid: u8) -> u8 {
-        (self.info.fid & 0x7f) << 1 | u8::from(gid != 0)
+        PortAt::address_of(self.info.fid, gid)
     }
 
     /// The lock of something that belongs to the function as a whole.
     pub fn whole(&self, port: u16) -> PortAt {
-        PortAt { space: 0, port, address: Some(self.info.fid) }
+        PortAt::of_function(self.info.fid, port)
     }
 }
 

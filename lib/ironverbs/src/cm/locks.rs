@@ -3,11 +3,11 @@
 use crate::{Device, Error, Place, Result};
 use cm::Wanted;
 use hwspec::wire::mad::cm::{PortSpace, port_of};
-use node::{Hold, Matter, PortAt, Ports};
+use node::{Hold, Matter, PortAt, Ports, TCP};
 use std::hash::{BuildHasher, RandomState};
 
-/// The number of TCP's port space in the file of ports.
-const TCP: u8 = 0;
+/// The GID of a function's IP address.
+const IP: u8 = 1;
 
 /// This program's part. Functions that belong to no adapter have no other programs.
 pub(super) struct Locks {
@@ -30,14 +30,18 @@ impl Locks {
         Ok(Self { tag, ..this })
     }
 
+    fn fid(&self) -> u8 {
+        self.ports.map_or(0, |(_, fid)| fid)
+    }
+
     /// The lock of something that belongs to the function as a whole.
     fn whole(&self, port: u16) -> PortAt {
-        PortAt { space: TCP, port, address: self.ports.map(|(_, fid)| fid) }
+        PortAt::of_function(self.fid(), port)
     }
 
     /// The lock of a port at the function's IP address.
     fn port(&self, port: u16) -> PortAt {
-        PortAt { space: TCP, port, address: self.ports.map(|(_, fid)| (fid & 0x7f) << 1 | 1) }
+        PortAt { space: TCP, port, address: Some(PortAt::address_of(self.fid(), IP)) }
     }
 
     fn take(&self, matter: Matter, at: PortAt, hold: Hold) -> bool {

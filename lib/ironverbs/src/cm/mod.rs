@@ -48,7 +48,7 @@ struct Protocol {
     listeners: BTreeMap<ConnId, Waiting<Request>>,
 }
 
-/// What has happened, and who waits for it.
+/// Events in order, and the tasks that wait for one.
 struct Waiting<T> {
     happened: VecDeque<(ConnId, T)>,
     wakers: Vec<Waker>,
