@@ -326,7 +326,7 @@ fn a_program_that_may_open_one_device_connects_from_it() {
     assert!(pair.client.contains("ping data: rdma-ping-2:"), "{}", pair.client);
 }
 
-/// What rdma_server and rdma_client of rdmacm-utils send.
+/// The messages of rdma_server and rdma_client of rdmacm-utils.
 const LEN: usize = 16;
 
 #[test]

@@ -47,7 +47,7 @@ impl Scheduler {
             }
             Ok("costed") => {
                 runner.defer(true);
-                let mut timed = Timed::new(free_card(), vec![0; 128]);
+                let mut timed = Timed::new(free_card(), vec![0]);
                 timed.behave(*config);
                 timed.set_link(Some(Box::new(wire.clone())));
                 timed.begin(now);
