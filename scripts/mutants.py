@@ -47,10 +47,10 @@ def mutants():
     found = tomllib.loads(LIST.read_text())['mutant']
     for number, mutant in enumerate(found, 1):
         mutant['number'] = number
-        count = (ROOT / mutant['file']).read_text().count(mutant['find'])
-        if count != 1:
-            die(f"{mutant['name']}: expected its text once in {mutant['file']}, found it {count} times")
-        if mutant['find'].startswith('.'):
+        before, *rest = (ROOT / mutant['file']).read_text().split(mutant['find'])
+        if len(rest) != 1:
+            die(f"{mutant['name']}: expected its text once in {mutant['file']}, found it {len(rest)} times")
+        if mutant['find'].startswith('.') or before.endswith(('.', '::')):
             die(f"{mutant['name']}: expected an expression or statements, found a method without its receiver")
     return found
 

@@ -166,6 +166,7 @@ until_so() {
 }
 is() { [ "$1" = "$2" ] || { echo "expected $2, found $1" >&2; return 1; }; }
 listens() { [ -n "$(ip netns exec n$1 ss -Hltn)" ]; }
+cm_listens() { ${2:+ip netns exec $2} rdma resource show cm_id | grep LISTEN | grep -q ":$1\>"; }
 part() {
     echo "begin $1"
     end="end $1"

@@ -27,7 +27,7 @@ fn a_guest_has_eight_adapters_each_with_vfs_of_its_own() {
         # A VF of the first, and one of the last.
         vf 1
         vf 2 1c.3
-        ip netns exec n2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >/dev/null 2>&1 & sleep 0.5
+        ip netns exec n2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >/dev/null 2>&1 & until_so cm_listens 7174 n2
         ip netns exec n1 timeout 60 rping -c -a 10.9.0.2 -C 10 -V -v
         wait
         for slot in 00 04 1c; do echo 0 >$pci/0000:00:$slot.0/sriov_numvfs; done

@@ -47,6 +47,7 @@ fn place(programs: &[&str]) -> Option<(Place, String)> {
     }
     shell += FUNCTIONS;
     shell += COMPLAINTS;
+    shell += CHECKS;
     Some((place, shell))
 }
 
@@ -69,10 +70,10 @@ fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
         for pod in 1 2; do ip netns add pod$pod; vf $pod; cni add pod$pod pod$pod; cni check pod$pod pod$pod; done
         echo begin pf; ip -c=never link show eth0; echo end pf
         echo begin pod; ip -n pod1 -c=never -br addr show net1; ip -n pod1 -c=never link show net1; in_pod pod1 rdma link; echo end pod
-        in_pod pod1 rping -s -a 10.9.0.1 -C 10 >/dev/null & sleep 1
+        in_pod pod1 rping -s -a 10.9.0.1 -C 10 >/dev/null & until_so cm_listens 7174 pod1
         echo begin rping; in_pod pod2 rping -c -a 10.9.0.1 -C 10 -v; echo end rping
         wait
-        in_pod pod1 ib_write_bw -R -n 100 -F >/run/server 2>&1 & sleep 1
+        in_pod pod1 ib_write_bw -R -n 100 -F >/run/server 2>&1 & until_so cm_listens 18515 pod1
         echo begin write_bw; in_pod pod2 ib_write_bw -R -n 100 -F 10.9.0.1; echo end write_bw
         wait
         for pod in 2 1; do
@@ -147,7 +148,7 @@ fn host_device_and_rdma_cni_give_pods_vfs_as_often_as_they_come() {
 fn ib_sriov_cni_gives_pods_vfs_with_guids_of_their_own() {
     let Some((place, functions)) = place(&["ib-sriov", "static"]) else { return };
     let script = format!(
-        r#"{functions}{CHECKS}
+        r#"{functions}
         pf=ib0
         # A kernel as new as this makes an RDMA device's IPoIB device anew where it is moved to, and the plugin looks for the one it had.
         rdma system set netns shared
@@ -171,7 +172,7 @@ fn ib_sriov_cni_gives_pods_vfs_with_guids_of_their_own() {
         has_pkey() {{ in_pod pod$1 grep -qx 0x8005 /sys/class/infiniband/mlx5_$1/ports/1/pkeys/1; }}
         for pod in 1 2; do until_so has_pkey $pod; done
         part ping in_pod pod2 ping -c 3 -i 0.2 -w 10 10.9.0.1
-        in_pod pod1 ib_read_lat -F -d mlx5_1 -n 100 >/run/server 2>&1 & sleep 1
+        in_pod pod1 ib_read_lat -F -d mlx5_1 -n 100 >/run/server 2>&1 & until_so cm_listens 18515 pod1
         part read_lat in_pod pod2 ib_read_lat -F -d mlx5_2 -n 100 10.9.0.1
         wait
         for pod in 2 1; do vf $pod; cni del pod$pod pod$pod; cni del pod$pod pod$pod; done
@@ -201,7 +202,7 @@ fn ib_sriov_cni_gives_pods_vfs_with_guids_of_their_own() {
 fn ipoib_cni_gives_pods_a_device_each_above_the_pf() {
     let Some((place, functions)) = place(&["ipoib", "host-local"]) else { return };
     let script = format!(
-        r#"{functions}{CHECKS}
+        r#"{functions}
         pf=ib0
         ip link set ib0 up
         is_up() {{ ip link show ib0 | grep -q 'state UP'; }}
@@ -240,7 +241,7 @@ fn pods_on_macvlans_share_the_rdma_device_of_the_pf() {
         echo begin before; state; echo end before
         for pod in 1 2; do ip netns add pod$pod; cni add lan pod$pod; cni check lan pod$pod; done
         echo begin pod; in_pod pod1 ip -c=never -br addr show net1; in_pod pod1 rdma link; echo end pod
-        in_pod pod1 ib_send_lat -R -d mlx5_0 -n 100 >/run/server 2>&1 & sleep 1
+        in_pod pod1 ib_send_lat -R -d mlx5_0 -n 100 >/run/server 2>&1 & until_so cm_listens 18515 pod1
         echo begin send_lat; in_pod pod2 ib_send_lat -R -d mlx5_0 -n 100 10.8.0.2; echo end send_lat
         wait
         for pod in 1 2; do cni del lan pod$pod; done

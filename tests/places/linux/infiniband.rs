@@ -138,7 +138,7 @@ fn vfs_in_two_namespaces_meet_by_ipoib_in_their_partitions_and_by_verbs() {
         for operation in send write read atomic; do meets ib_${{operation}}_lat -F; done
         meets ib_send_bw -F -c UD
         meets ib_write_bw -F -R
-        ip netns exec n1 timeout 60 rping -s -a 10.9.0.1 -C 10 -V >/run/server 2>&1 & sleep 0.5
+        ip netns exec n1 timeout 60 rping -s -a 10.9.0.1 -C 10 -V >/run/server 2>&1 & until_so cm_listens 7174 n1
         ip netns exec n2 timeout 60 rping -c -a 10.9.0.1 -C 10 -V -v
         wait
         ip netns exec n1 timeout 60 iperf3 -s -1 >/run/server 2>&1 & until_so listens 1
@@ -175,6 +175,8 @@ fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
         timeout 120 iperf3 -s -1 -D
         timeout 120 rping -s -a 10.9.0.1 -C 10 -V >/run/rping 2>&1 &
         timeout 120 ibv_rc_pingpong -d mlx5_1 -n 100 >/run/pingpong 2>&1 &
+        servers() {{ [ $(ss -Hltn | wc -l) -ge 2 ] && cm_listens 7174; }}
+        until_so servers
         say listening
         wait
         await over
@@ -186,7 +188,6 @@ fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
         ip addr add 10.9.0.2/24 dev ib0
         ip link set ib0 up
         await listening
-        sleep 0.5
         ping -c 3 -i 0.2 -w 10 10.9.0.1
         rping -c -a 10.9.0.1 -C 10 -V -v
         ibv_rc_pingpong -d mlx5_0 -n 100 10.9.0.1
@@ -236,6 +237,8 @@ fn functions_of_two_adapters_meet_on_one_subnet() {
         timeout 120 ib_send_lat -d mlx5_1 -F -n 100 -R -p 18600 >/run/send_lat 2>&1 &
         ibping -S -C mlx5_1 -d >/run/ibping 2>&1 &
         responder=$!
+        servers() {{ [ $(ss -Hltn | wc -l) -ge 3 ] && cm_listens 7174 && cm_listens 18600; }}
+        until_so servers
         say listening
         await over
         kill $responder
@@ -249,7 +252,6 @@ fn functions_of_two_adapters_meet_on_one_subnet() {
         until_so active 2
         join 2
         await listening
-        sleep 0.5
         ping -c 3 -i 0.2 -w 10 10.9.0.1
         rping -c -a 10.9.0.1 -C 10 -V -v
         ibv_rc_pingpong -d mlx5_1 -n 100 10.9.0.1

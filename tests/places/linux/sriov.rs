@@ -1,6 +1,6 @@
 //! A PF and its VFs under the kernel's own driver.
 
-use ironverbs_tests::linux::{COMPLAINTS, Place, VFS, complaints};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 
 fn numbers_of_vfs(said: &str) -> Vec<u32> {
     let words = said.lines().filter_map(|line| line.strip_prefix("numvfs "));
@@ -51,7 +51,7 @@ fn a_pf_has_127_vfs() {
     // A minute on a busy machine to create them, and four to remove them.
     place.limit = 600;
     let script = format!(
-        "{VFS}{COMPLAINTS}
+        "{VFS}{COMPLAINTS}{CHECKS}
         rdma system set netns exclusive
         numvfs 127
         rdma dev | wc -l
@@ -59,7 +59,7 @@ fn a_pf_has_127_vfs() {
         cat /sys/class/infiniband/*/node_guid | sort -u | wc -l
         vf 1
         vf 2 0f.7
-        ip netns exec n2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >/dev/null 2>&1 & sleep 0.5
+        ip netns exec n2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >/dev/null 2>&1 & until_so cm_listens 7174 n2
         ip netns exec n1 timeout 60 rping -c -a 10.9.0.2 -C 10 -V -v
         wait
         ip netns del n1

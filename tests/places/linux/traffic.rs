@@ -10,8 +10,7 @@ meets() {
     shift
     ip netns exec n1 timeout 60 $program -d $R1 "$@" -n 100 >/run/server 2>&1 & server=$!
     case $* in
-    # By rdma_cm.
-    *-R*) sleep 0.5 ;;
+    *-R*) until_so cm_listens 18515 n1 ;;
     *) until_so listens 1 ;;
     esac
     ip netns exec n2 timeout 60 $program -d $R2 "$@" -n 100 10.9.0.1 >/run/client 2>&1 || { cat /run/client; return 1; } >&2
@@ -39,7 +38,7 @@ fn programs_in_two_namespaces_meet_on_two_vfs() {
         done
         for service in UC UD; do meets ib_send_bw -x 1 -F -c $service; done
         meets ib_write_bw -R -x 1 -F -b
-        ip netns exec n1 timeout 60 rping -s -a 10.9.0.1 -C 10 -V >/run/server 2>&1 & sleep 0.5
+        ip netns exec n1 timeout 60 rping -s -a 10.9.0.1 -C 10 -V >/run/server 2>&1 & until_so cm_listens 7174 n1
         ip netns exec n2 timeout 60 rping -c -a 10.9.0.1 -C 10 -V -v
         wait
         ip netns exec n1 timeout 60 iperf3 -s -1 >/run/server 2>&1 & until_so listens 1

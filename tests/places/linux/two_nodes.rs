@@ -43,8 +43,8 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
         timeout 120 rping -s -a 10.7.0.1 -C 20 -V >/dev/null 2>&1 &
         timeout 120 ib_write_bw -d $device -x 1 -n 100 -F -p 18700 >/dev/null 2>&1 &
         timeout 120 ib_send_lat -R -d $device -n 100 -F -p 18600 >/dev/null 2>&1 &
-        servers() {{ [ $(ss -Hltn | wc -l) -ge $1 ]; }}
-        until_so servers 3
+        servers() {{ [ $(ss -Hltn | wc -l) -ge 3 ] && cm_listens 7174 && cm_listens 18600; }}
+        until_so servers
         say listening
         await over
         complaints"
@@ -54,7 +54,6 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
         ip addr add 10.7.0.2/24 dev $net
         await listening
         ping -c 3 -i 0.2 -w 10 10.7.0.1
-        # The servers have opened their devices by now.
         ibv_rc_pingpong -d $device -g 1 -n 100 10.7.0.1
         rping -c -a 10.7.0.1 -C 20 -V -v
         ib_write_bw -d $device -x 1 -n 100 -F -p 18700 10.7.0.1
