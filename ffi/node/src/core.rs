@@ -16,7 +16,9 @@ use super::{
     party_set::PARTIES,
     pinned::Pinned,
     polling::Polling,
-    room, sys,
+    room,
+    suspects::Suspects,
+    sys,
     waits::LastReport,
 };
 use ::clock::Board;
@@ -77,7 +79,7 @@ pub struct Core {
     /// Functions with work left because a call reached its work limit.
     pub left: [AtomicU64; 2],
     /// Parties that may have died.
-    suspects: [AtomicU64; PARTIES / 64],
+    pub suspects: Suspects,
     /// Set once this process has woken the other programs to find out whether they can access its memory.
     introduced: AtomicBool,
     forks: u32,
@@ -122,7 +124,7 @@ impl Core {
             guests: (0..FUNCTIONS).map(|_| OnceLock::new()).collect(),
             last_report: LastReport::default(),
             left: Default::default(),
-            suspects: std::array::from_fn(|_| AtomicU64::new(0)),
+            suspects: Suspects::default(),
             introduced: AtomicBool::new(false),
             forks: sync::fork::generation(),
             clock: Clock::new(),
@@ -321,31 +323,6 @@ impl Core {
     /// Wakes the parked thread of `slot`.
     pub fn wake(&self, slot: u16) {
         self.map.party(slot).bell.ring(sys::futex_wake);
-    }
-
-    /// Records that party `slot` may have died, and wakes this process's parked thread to find out.
-    pub fn suspect(&self, slot: u16) {
-        self.suspect_later(slot);
-        self.wake(self.me.slot);
-    }
-
-    /// Like [`suspect`](Self::suspect), without waking the parked thread.
-    pub fn suspect_later(&self, slot: u16) {
-        if let Some(word) = self.suspects.get(usize::from(slot) / 64) {
-            word.fetch_or(1 << (slot % 64), Relaxed);
-        }
-    }
-
-    /// Returns and clears the suspected parties.
-    pub fn take_suspects(&self) -> Vec<u16> {
-        let mut found = Vec::new();
-        for (i, word) in self.suspects.iter().enumerate() {
-            if word.load(Relaxed) != 0 {
-                let bits = word.swap(0, Relaxed);
-                found.extend((0..64).filter(|b| bits & 1 << b != 0).map(|b| (i * 64 + b) as u16));
-            }
-        }
-        found
     }
 
     /// Marks the calling thread as the parked one.

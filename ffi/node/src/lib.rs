@@ -80,6 +80,7 @@ mod served;
 mod signals;
 mod status;
 mod stopped;
+mod suspects;
 mod sys;
 pub use sys::accept_barriers;
 pub mod timed;

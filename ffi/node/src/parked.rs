@@ -128,6 +128,10 @@ fn serve(core: &Core) -> u64 {
     let polled = core.check_pollers();
     let mut unfinished = core.check_coalesced() || polled != 0;
     core.meet();
+    // A dead program can answer forever that it is not ready.
+    if next_timer(core, core.now()) != NEVER {
+        core.sweep(core.now());
+    }
     for slot in core.take_suspects() {
         if core.map.header().taken.has(slot) {
             if party::lives(&core.map, core.locks, slot) {

@@ -4,7 +4,7 @@ use super::{
     NodeError,
     arena::{Arena, Owner},
     beside,
-    core::{Core, MILLI},
+    core::Core,
     file::{PAGE, VECTORS},
     interrupts::Listener,
     memory,
@@ -22,10 +22,7 @@ use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Kept, Registers,
 use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::*},
-    },
+    sync::{Arc, atomic::Ordering::*},
     time::Duration,
 };
 
@@ -37,11 +34,6 @@ const LOOKS: u32 = 48;
 const POLLS_PER_LOOK: u32 = 32;
 /// Timer checks per yield of the processor.
 const LOOKS_PER_YIELD: u32 = 8;
-/// Interval (ps) at which a polling program checks whether other parties are alive.
-const SWEEP: u64 = 250 * MILLI;
-/// Rounds per full check of all parties; each round checks a part of them.
-const SWEEPS: u32 = 32;
-const FEW: u16 = 64;
 /// Address of the function's MSI-X messages. No bus carries them: the host routes vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
@@ -49,9 +41,6 @@ const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 pub struct NodeTransport {
     registers: Arc<Function>,
     core: Arc<Core>,
-    swept: AtomicU64,
-    /// Number of checks of other parties so far.
-    rotation: AtomicU32,
 }
 
 struct Function {
@@ -107,7 +96,7 @@ impl NodeTransport {
         let listener = core.interrupts.listener();
         let (_user, _node) = (node.begin_use(), node.clone());
         let registers = Arc::new(Function { core: core.clone(), fid, listener, _user, _node });
-        Ok(Self { registers, core, swept: AtomicU64::new(0), rotation: AtomicU32::new(0) })
+        Ok(Self { registers, core })
     }
 
     fn core(&self) -> &Core {
@@ -201,28 +190,7 @@ impl NodeTransport {
             // There are more pollers than processors: the program that can make progress must get to run.
             sys::yield_now();
         }
-        let swept = self.swept.load(Relaxed);
-        if now.wrapping_sub(swept) > SWEEP
-            && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok()
-        {
-            self.sweep(core);
-        }
-    }
-}
-
-impl NodeTransport {
-    /// Checks whether other parties are alive. A lock query takes the kernel longer the more locks there are, so each round checks only a
-    /// part of those parties with a parked thread that seems alive.
-    fn sweep(&self, core: &Core) {
-        let turn = self.rotation.fetch_add(1, Relaxed) % SWEEPS;
-        for slot in core.map.header().taken.iter().filter(|slot| *slot != core.me.slot) {
-            let life = core.map.life(slot).load(Relaxed);
-            let seems_alive = life != 0 && life & sys::DIED == 0;
-            let due = !seems_alive || slot < FEW || u32::from(slot) % SWEEPS == turn;
-            if due && !party::lives(&core.map, core.locks, slot) {
-                core.suspect(slot);
-            }
-        }
+        core.sweep(now);
     }
 }
 

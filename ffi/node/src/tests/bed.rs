@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::{Node, NodeOptions};
-use driver::{Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service};
+use driver::{
+    AddressHandle, Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp,
+    SendWr, Service,
+};
 use std::{process::Command, sync::Arc, time::Duration};
 pub use testkit::{Other, Scratch, listen, say, until_killed};
 
@@ -93,6 +96,33 @@ impl Objects {
         qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
         Ok(Self { _qp: qp, cq, _pd: pd })
     }
+}
+
+/// Sends to a queue pair that never has a receive, for ever: the same one.
+pub fn is_never_ready(device: &Arc<Device>) -> Result<Arc<Qp>, Box<dyn std::error::Error>> {
+    let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 16, 77)?);
+    let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
+    let qp = Qp::create(&pd, &init)?;
+    let ah = AddressHandle {
+        dgid: device.gid(1)?,
+        sgid_index: 1,
+        hop_limit: 64,
+        is_global: true,
+        port_num: 1,
+        ..AddressHandle::default()
+    };
+    let endless = QpAttr {
+        port_num: 1,
+        ah,
+        path_mtu: 1024,
+        dest_qp_num: qp.qpn(),
+        min_rnr_timer: 1,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    };
+    qp.advance_to(QpState::Rts, &endless)?;
+    qp.post_send([SendWr { wr_id: 1, op: SendOp::Send, sge: &[], flags: SendFlags::empty() }])?;
+    Ok(qp)
 }
 
 /// Waits until `done` returns true, at most five seconds.

@@ -1,6 +1,6 @@
 //! Programs that die at a bad moment.
 
-use super::bed::{OnNode, Scratch, eventually, say, start, started, until_killed};
+use super::bed::{OnNode, Scratch, eventually, is_never_ready, say, start, started, until_killed};
 use crate::{
     NodeTransport,
     arena::{Arena, Owner},
@@ -130,6 +130,16 @@ fn somebody_with_open_devices_notices_a_death_without_being_asked() {
         (0..1000).for_each(|_| ours.idle());
         header.reaped.load(SeqCst) == 1
     });
+}
+
+#[test]
+fn a_program_that_sleeps_until_its_peer_is_ready_notices_its_death() {
+    let (scratch, node) = Scratch::with_node();
+    let _waits = is_never_ready(&open_device_of(&node, 2).unwrap()).unwrap();
+    let mut other = started(&scratch, "arena");
+    other.kill();
+    let header = node.core().map.header();
+    eventually("the parked thread finds the dead", || header.reaped.load(SeqCst) == 1);
 }
 
 pub fn dies_with_the_node(dir: &Path) {

@@ -75,6 +75,7 @@ pub fn all() -> Vec<Scenario> {
         ),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
+        scenario("vfio-example", "an example of the crate for Rust programs on two VFs", vfio::example),
         named(
             "vfio-customers",
             "UCX, libfabric and Open MPI on two VFs by our driver on VFIO",

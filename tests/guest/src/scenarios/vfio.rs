@@ -72,6 +72,27 @@ status=$?; cat /tmp/said; exit $status",
     stream::judge(server, &recorded, "rdma-core-vfio", "0", &["post:receive"])
 }
 
+/// An example of the crate for Rust programs, unchanged: only the words that name its device differ from those on a node.
+pub fn example(images: &Images) -> Outcome {
+    let (mut server, mut guest) = two_vfs(images, Plan::new("example"), server::Plan::default())?;
+    let echo = |word: &str, n: u8| {
+        format!("/built/examples/echo {word} 'vfio=0000:00:1{n}.0 address=192.168.7.{}'", n + 1)
+    };
+    let script = format!(
+        "{} 7471 >/tmp/served & served=$!
+        until grep -q listening /tmp/served; do kill -0 $served || exit 1; sleep 0.1; done
+        {} 192.168.7.1:7471 'by vfio'
+        kill $served",
+        echo("serve", 0),
+        echo("ask", 1),
+    );
+    let said = guest.run(60, &script)?;
+    if said.trim() != "by vfio" {
+        return failed(format!("expected an echo, found\n{said}"));
+    }
+    server.end(vec![guest])
+}
+
 /// Our driver and provider on a function on vfio-pci, with a peer in another guest under the stock driver.
 pub fn provider(images: &Images) -> Outcome {
     let server = Server::start(&server::Plan { functions: vec![0, 1], ..Default::default() })?;
