@@ -241,6 +241,7 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
             port.answer();
         }
         let next = port.arrive_late(link);
+        port.hold().sweep();
         if !idle {
             continue;
         }

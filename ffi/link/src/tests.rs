@@ -7,7 +7,7 @@ use hwspec::{
     handle::Qpn,
     wire::{Packet, Route, write_routed},
 };
-use node::{CaptureThread, Frames, Node, NodeError, NodeOptions, NodeTransport};
+use node::{CaptureThread, Frames, Node, NodeError, NodeOptions, NodeTransport, Observer};
 use std::{
     net::IpAddr,
     os::unix::net::UnixDatagram,
@@ -77,11 +77,27 @@ fn frames_to_a_joined_node_are_carried_by_the_thread_that_sent_them() {
 /// Not a test itself: the entry point of the other process.
 #[test]
 fn other_process() {
-    let Some((_, dir)) = testkit::role() else { return };
+    let Some((role, dir)) = testkit::role() else { return };
     let node = Node::open(&dir).unwrap();
-    let _up = Uplink::hold(&node, &[], Faults::default()).unwrap();
-    say("held");
+    let _held = (role == "holder").then(|| Uplink::hold(&node, &[], Faults::default()).unwrap());
+    let _used = (role == "user").then(|| NodeTransport::open(&node, 1).unwrap());
+    say("ready");
     until_killed()
+}
+
+#[test]
+fn a_program_that_dies_is_missed_if_only_a_link_is_left() {
+    let [a, b] = [Scratch::new(), Scratch::new()];
+    let (here, there) = (node_with_id(&a, 1), node_with_id(&b, 2));
+    let _up = hold(&here, &[format!("node:{}", b.0.display())]);
+    for scratch in [&a, &b] {
+        let mut other = Other::start(&mut Other::command("tests::other_process", "user", &scratch.0));
+        other.hear();
+        other.kill();
+        let seen = Observer::open(&scratch.0).unwrap();
+        testkit::until("the dead is found", Duration::from_secs(5), || seen.status().reaped == 1);
+    }
+    drop((here, there));
 }
 
 #[test]
@@ -89,7 +105,7 @@ fn an_uplink_has_one_holder_and_comes_free_when_that_is_killed() {
     let scratch = Scratch::new();
     let node = node_with_id(&scratch, 1);
     let mut other = Other::start(&mut Other::command("tests::other_process", "holder", &scratch.0));
-    assert_eq!(other.hear(), "held");
+    assert_eq!(other.hear(), "ready");
     let refused = Uplink::hold(&node, &[], Faults::default()).err().unwrap();
     assert_eq!(
         refused.to_string(),

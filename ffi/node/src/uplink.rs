@@ -109,6 +109,13 @@ impl UplinkHold {
         core.take_back_entrusted(core.now());
     }
 
+    /// Looks for dead programs, if that was last done some time ago. A peer on another adapter may wait for one until it is cleaned up
+    /// after.
+    pub fn sweep(&self) {
+        let core = self.held.core();
+        core.sweep(core.now());
+    }
+
     /// Tells the administrator of an InfiniBand node's subnet what all other adapters on it announce. Returns false if a stopped program
     /// prevents that for now.
     pub fn learn(&self, others: &[Announcement]) -> bool {
