@@ -65,6 +65,12 @@ fn programs_run_that_lock_all_their_memory() {
     all_run("lock", &words(&format!("env LD_PRELOAD={lock}")));
 }
 
+#[test]
+fn programs_run_under_a_storm_of_signals() {
+    let storm = compiled_library("storm");
+    all_run("storm", &words(&format!("env LD_PRELOAD={storm}")));
+}
+
 /// ThreadSanitizer cannot see into uninstrumented code such as ours, and is told so, as for any other library.
 #[test]
 fn sanitizers_have_nothing_to_say_of_programs_that_are_right() {
