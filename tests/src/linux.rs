@@ -166,6 +166,13 @@ until_so() {
 }
 is() { [ "$1" = "$2" ] || { echo "expected $2, found $1" >&2; return 1; }; }
 listens() { [ -n "$(ip netns exec n$1 ss -Hltn)" ]; }
+# `connects SERVER CLIENT ADDRESS`: programs in two namespaces connect by rdma_cm to the server's address and exchange messages. Not
+# perftest's `-R`: in Debian 12 its server tells the client to connect a second time before it listens for that.
+connects() {
+    ip netns exec $1 timeout 60 ucmatose -c 4 -S 4096 >/run/server 2>&1 & until_so cm_listens 7471 $1
+    ip netns exec $2 timeout 60 ucmatose -s $3 -c 4 -S 4096
+    wait
+}
 cm_listens() { ${2:+ip netns exec $2} rdma resource show cm_id | grep LISTEN | grep -q ":$1\>"; }
 part() {
     echo "begin $1"

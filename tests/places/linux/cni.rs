@@ -73,9 +73,7 @@ fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
         in_pod pod1 rping -s -a 10.9.0.1 -C 10 >/dev/null & until_so cm_listens 7174 pod1
         echo begin rping; in_pod pod2 rping -c -a 10.9.0.1 -C 10 -v; echo end rping
         wait
-        in_pod pod1 ib_write_bw -R -n 100 -F >/run/server 2>&1 & until_so cm_listens 18515 pod1
-        echo begin write_bw; in_pod pod2 ib_write_bw -R -n 100 -F 10.9.0.1; echo end write_bw
-        wait
+        connects pod1 pod2 10.9.0.1
         for pod in 2 1; do
             cni del pod$pod pod$pod
             # The one of 2019 that the proxy has refuses a second time.
@@ -103,7 +101,7 @@ fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
     assert_eq!(pod.matches("link mlx5_").count(), 1, "{pod}");
     assert!(pod.contains("state ACTIVE physical_state LINK_UP netdev net1"), "{pod}");
     assert_eq!(part(&said, "rping").matches("ping data: ").count(), 10, "{said}");
-    assert!(part(&said, "write_bw").lines().any(|line| line.trim_start().starts_with("65536 ")), "{said}");
+    assert!(said.contains("return status 0"), "{said}");
     assert_eq!(part(&said, "after"), part(&said, "before"));
 }
 
@@ -241,9 +239,7 @@ fn pods_on_macvlans_share_the_rdma_device_of_the_pf() {
         echo begin before; state; echo end before
         for pod in 1 2; do ip netns add pod$pod; cni add lan pod$pod; cni check lan pod$pod; done
         echo begin pod; in_pod pod1 ip -c=never -br addr show net1; in_pod pod1 rdma link; echo end pod
-        in_pod pod1 ib_send_lat -R -d mlx5_0 -n 100 >/run/server 2>&1 & until_so cm_listens 18515 pod1
-        echo begin send_lat; in_pod pod2 ib_send_lat -R -d mlx5_0 -n 100 10.8.0.2; echo end send_lat
-        wait
+        connects pod1 pod2 10.8.0.2
         for pod in 1 2; do cni del lan pod$pod; done
         echo begin after; state; echo end after
         complaints"#
@@ -252,10 +248,7 @@ fn pods_on_macvlans_share_the_rdma_device_of_the_pf() {
     assert_eq!(complaints(&said), Vec::<&str>::new());
     let pod = part(&said, "pod");
     assert!(pod.contains("10.8.0.2/24") && pod.contains("link mlx5_0/1 state ACTIVE"), "{pod}");
-    assert!(
-        part(&said, "send_lat").lines().any(|line| line.split_whitespace().nth(1) == Some("100")),
-        "{said}"
-    );
+    assert!(said.contains("return status 0"), "{said}");
     assert_eq!(part(&said, "after"), part(&said, "before"));
 }
 
