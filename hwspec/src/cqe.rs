@@ -5,7 +5,7 @@
 //! CQ with 128-byte entries the CQE is the second half, and the first may hold inline data or a GRH.
 
 use crate::handle::{Qpn, Srqn};
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 /// Offset of the byte with opcode, format, solicited and owner bits; written last.
 pub const OP_OWN: usize = 0x3f;
@@ -14,7 +14,7 @@ pub const INLINE_32: usize = 32;
 /// Bytes of received data in the first half of a 128-byte CQE in the 64-byte inline format.
 pub const INLINE_64: usize = 64;
 
-hw_enum! {
+hw_layout! {
     /// The event reported by a CQE (`cqe.opcode`).
     pub enum CqeOpcode: u8, 4 bits {
         /// A send WQE has completed.
@@ -32,9 +32,7 @@ hw_enum! {
         /// Never written by the device: marks an unused slot.
         Invalid = 15,
     }
-}
 
-hw_enum! {
     /// Location of the received data (`cqe.cqe_format`).
     pub enum CqeFormat: u8, 2 bits {
         /// In the scatter list.
@@ -46,9 +44,7 @@ hw_enum! {
         /// The CQE is an array of compressed CQEs.
         Compressed = 3,
     }
-}
 
-hw_enum! {
     /// Syndrome of an error CQE (`cqe.syndrome`).
     pub enum CqeSyndrome: u8, 8 bits {
         LocalLengthErr = 0x01,
@@ -87,12 +83,10 @@ pub mod vendor_err {
     pub const FLUSH: u8 = 0xf5;
 }
 
-hw_enum! {
+hw_layout! {
     /// Network header of a received RoCE packet (`cqe.rx_roce_l3_type`).
     pub enum RoceL3Type: u8, 2 bits { Grh = 0, Ipv6 = 1, Ipv4 = 2, }
-}
 
-hw_layout! {
     /// Completion queue element without an error.
     pub struct Cqe64: 0x40 {
         0x00 [15: 0] wqe_id: u16,

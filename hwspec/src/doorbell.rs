@@ -70,9 +70,7 @@ hw_layout! {
         0x04 [31: 8] qpn: Qpn,
         0x04 [ 5: 0] ds: u8,
     }
-}
 
-hw_layout! {
     /// CQ arm register.
     pub struct CqArm: 0x8 {
         /// Sequence number of the request; incremented with every event taken.
@@ -82,9 +80,7 @@ hw_layout! {
         0x00 [23: 0] ci: u32,
         0x04 [23: 0] cqn: Cqn,
     }
-}
 
-hw_layout! {
     /// CQ doorbell record: consumer index and last arm request.
     pub struct CqRecord: 0x8 {
         0x00 [23: 0] ci: u32,
@@ -92,17 +88,13 @@ hw_layout! {
         0x04 [24:24] arm_solicited: bool,
         0x04 [23: 0] arm_ci: u32,
     }
-}
 
-hw_layout! {
     /// EQ register, 32 bits.
     pub struct EqDoorbell: 0x4 {
         0x00 [31:24] eqn: Eqn,
         0x00 [23: 0] ci: u32,
     }
-}
 
-hw_layout! {
     /// QP doorbell record: posted receive WQEs and send basic blocks, modulo 2^16. A shared receive queue uses the
     /// first half.
     pub struct QpRecord: 0x8 {

@@ -4,12 +4,12 @@
 //! (`ci >> log_eq_size & 1`); software sets the bit in every entry of a new queue.
 
 use crate::handle::{Cqn, Qpn};
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 /// Offset of the byte with the owner bit; written last.
 pub const OWNER: usize = 0x3f;
 
-hw_enum! {
+hw_layout! {
     /// Event type (`eqe.event_type`), and its bit number in the event mask of `CREATE_EQ`.
     pub enum EventType: u8, 8 bits {
         Comp = 0x00,
@@ -70,24 +70,18 @@ impl EventType {
     ];
 }
 
-hw_enum! {
+hw_layout! {
     /// The change of a port (`eqe.event_sub_type` of a port change).
     pub enum PortChange: u8, 8 bits {
         Down = 1, Active = 4, Initialized = 5, Lid = 6, Pkey = 7, Guid = 8, ClientRereg = 9,
     }
-}
 
-hw_enum! {
     /// Cause of a CQ error (`cq_error.syndrome`).
     pub enum CqErrorSyndrome: u8, 8 bits { Overrun = 1, AccessViolation = 2, }
-}
 
-hw_enum! {
     /// Kind of the queue named in an event (`qp_events.type`).
     pub enum QueueKind: u8, 8 bits { Qp = 0, Rq = 1, Sq = 2, Dct = 6, }
-}
 
-hw_layout! {
     /// Event queue element.
     pub struct Eqe: 0x40 {
         0x00 [23:16] event_type: EventType,
@@ -130,32 +124,24 @@ hw_layout! {
     pub struct CompEvent: 0x1c {
         0x18 [23: 0] cq_number: Cqn,
     }
-}
 
-hw_layout! {
     /// Event of a QP, SRQ or work queue.
     pub struct QpEvent: 0x1c {
         0x14 [31:24] kind: QueueKind,
         0x18 [23: 0] qpn_rqn_sqn: Qpn,
     }
-}
 
-hw_layout! {
     /// CQ error.
     pub struct CqErrorEvent: 0x1c {
         0x00 [23: 0] cqn: Cqn,
         0x08 [ 7: 0] syndrome: CqErrorSyndrome,
     }
-}
 
-hw_layout! {
     /// Command completion: one bit per completed command queue entry.
     pub struct CmdEvent: 0x1c {
         0x00 [31: 0] command_completion_vector: u32,
     }
-}
 
-hw_layout! {
     /// Page request. `num_pages` is signed; if negative, the driver is to reclaim pages.
     pub struct PagesEvent: 0x1c {
         /// The function belongs to the embedded CPU.
@@ -163,23 +149,17 @@ hw_layout! {
         0x00 [15: 0] function_id: u16,
         0x04 [31: 0] num_pages: u32,
     }
-}
 
-hw_layout! {
     /// Port state change; the sub-type of the EQE is a [`PortChange`].
     pub struct PortEvent: 0x1c {
         0x08 [31:28] port_num: u8,
     }
-}
 
-hw_layout! {
     /// A vport's context changed.
     pub struct VportEvent: 0x1c {
         0x00 [15: 0] vport_num: u16,
     }
-}
 
-hw_layout! {
     /// Event of a DC target.
     pub struct DctEvent: 0x1c {
         0x18 [23: 0] dct_number: u32,

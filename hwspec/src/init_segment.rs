@@ -16,9 +16,7 @@ hw_layout! {
         0x03c [23:16] synd: u8,
         0x03c [15: 0] ext_synd: u16,
     }
-}
 
-hw_layout! {
     /// Initialization segment, including the health buffer and the fields after it.
     pub struct InitSegment: 0x1014 {
         0x000 [31:16] fw_rev_minor: u16,

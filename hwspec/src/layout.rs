@@ -149,10 +149,17 @@ pub fn store(b: &mut [u8], off: usize, hi: usize, lo: usize, v: u64) {
     }
 }
 
-/// Declares a hardware structure in the notation of the [module](crate::layout).
+/// Declares hardware structures in the notation of the [module](crate::layout), and enumerated fields with the values
+/// that have names, as [`hw_enum!`](crate::hw_enum) describes them.
 #[macro_export]
 macro_rules! hw_layout {
-    ($(#[$m:meta])* $v:vis struct $S:ident: $size:literal {
+    ($( $(#[$m:meta])* $v:vis $kind:ident $name:ident: $size:tt $(, $width:literal bits)? { $($row:tt)* } )+) =>
+        { $( $crate::hw_layout! { @$kind $(#[$m])* $v $name $size $($width)? { $($row)* } } )+ };
+
+    (@enum $(#[$m:meta])* $v:vis $E:ident $raw:tt $width:literal { $($value:tt)* }) =>
+        { $crate::hw_enum! { $(#[$m])* $v enum $E: $raw, $width bits { $($value)* } } };
+
+    (@struct $(#[$m:meta])* $v:vis $S:ident $size:literal {
         $( $(#[$fm:meta])* $off:literal $([$hi:literal : $lo:literal])? $name:ident: $ty:ty ),* $(,)?
     }) => {
         $(#[$m])*
@@ -190,15 +197,6 @@ macro_rules! hw_layout {
                 let mut x = Self::zeroed();
                 fill(&mut x.set());
                 x
-            }
-            /// For tests: one function per row of `FIELDS`, which sets all bits of the field through its writer.
-            #[doc(hidden)]
-            pub const FILL: &'static [fn(&mut Self)] =
-                &[ $( |x| { x.set().$name($crate::hw_layout!(@ones $([$hi $lo])? $ty)); } ),* ];
-
-            /// Offset of the first byte with a reserved bit set.
-            pub fn reserved_set(&self) -> Option<usize> {
-                (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
             }
             /// True if all reserved bits are 0.
             #[inline(always)]

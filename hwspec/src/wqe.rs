@@ -5,8 +5,8 @@
 //! blocks. A receive WQE consists of data segments only; a WQE of a shared receive queue begins with a next segment.
 
 use crate::handle::{Qpn, Srqn};
+use crate::hw_layout;
 use crate::layout::Bits;
-use crate::{hw_enum, hw_layout};
 
 /// The mkey context segment of a UMR WQE is a memory key context.
 pub use crate::context::mkey::MkeyContext as MkeyContextSeg;
@@ -38,7 +38,7 @@ pub const EXTENDED_UD_AV: u32 = 0x8000_0000;
 /// A `byte_count` of zero in a data segment means this many bytes.
 pub const ZERO_BYTE_COUNT: u32 = 0x8000_0000;
 
-hw_enum! {
+hw_layout! {
     /// Send WQE opcode (`ctrl.opcode`).
     pub enum WqeOpcode: u8, 8 bits {
         Nop = 0x00,
@@ -85,7 +85,7 @@ impl WqeOpcode {
     }
 }
 
-hw_enum! {
+hw_layout! {
     /// The operations that must complete before a WQE starts (`ctrl.fm`).
     pub enum FenceMode: u8, 3 bits {
         None = 0,
@@ -98,9 +98,7 @@ hw_enum! {
         /// Both the small and the full fence.
         SmallAndFence = 4,
     }
-}
 
-hw_enum! {
     /// Condition for a WQE to generate a CQE (`ctrl.ce`).
     pub enum CqeMode: u8, 2 bits {
         OnError = 0,
@@ -109,9 +107,7 @@ hw_enum! {
         /// A CQE, and an event even if the CQ is not armed.
         AlwaysAndEqe = 3,
     }
-}
 
-hw_layout! {
     /// Control segment: the first segment of every send WQE. The doorbell write consists of its first 8 bytes.
     pub struct CtrlSeg: 0x10 {
         0x00 [31:24] opmod: u8,
@@ -129,17 +125,13 @@ hw_layout! {
         /// Immediate data, rkey to invalidate, or the mkey that a UMR modifies.
         0x0c [31: 0] imm: u32,
     }
-}
 
-hw_layout! {
     /// Remote address segment of RDMA and atomic WQEs.
     pub struct RaddrSeg: 0x10 {
         0x00 [63: 0] raddr: u64,
         0x08 [31: 0] rkey: u32,
     }
-}
 
-hw_layout! {
     /// Data segment: one scatter or gather entry.
     pub struct DataSeg: 0x10 {
         /// Set in an inline segment, which has the layout of [`InlineSeg`].
@@ -149,9 +141,7 @@ hw_layout! {
         0x04 [31: 0] lkey: u32,
         0x08 [63: 0] addr: u64,
     }
-}
 
-hw_layout! {
     /// Header of an inline segment; the data follows immediately, and both together are padded to 16 bytes.
     pub struct InlineSeg: 0x4 {
         0x00 [31:31] inline_data: bool,
@@ -181,16 +171,12 @@ hw_layout! {
         0x00 [63: 0] swap_add: u64,
         0x08 [63: 0] compare: u64,
     }
-}
 
-hw_layout! {
     /// XRC segment: the shared receive queue at the target.
     pub struct XrcSeg: 0x10 {
         0x00 [23: 0] xrc_srqn: Srqn,
     }
-}
 
-hw_layout! {
     /// UD address vector (`ud_adrs_vector`). The first 16 bytes are the base; the rest is valid if `ext` is set.
     pub struct AvSeg: 0x30 {
         /// Upper half of `dc_key`. With its top bit set, the QP's own Q_Key is used (IBTA 10.2.5).
@@ -231,7 +217,7 @@ impl AvSeg {
     }
 }
 
-hw_enum! {
+hw_layout! {
     /// The mkey state that makes a UMR fail (`umr.check_free`).
     pub enum UmrCheck: u8, 2 bits { None = 0, NotFree = 1, Free = 2, }
 }
@@ -306,26 +292,20 @@ hw_layout! {
         0x08 [63: 0] mkey_mask: MkeyMask,
         0x10 [31: 0] xlt_offset_47_16: u32,
     }
-}
 
-hw_layout! {
     /// KLM: a translation entry of an indirect mkey.
     pub struct KlmSeg: 0x10 {
         0x00 [31: 0] byte_count: u32,
         0x04 [31: 0] mkey: u32,
         0x08 [63: 0] address: u64,
     }
-}
 
-hw_layout! {
     /// Next segment: the first segment of a WQE in a shared receive queue or linked-list RMP.
     pub struct NextSeg: 0x10 {
         0x00 [15: 0] next_wqe_index: u16,
         0x04 [31:24] signature: u8,
     }
-}
 
-hw_layout! {
     /// Ethernet segment: the port's offloads for the frame. Its last four bytes are the start of the inline headers, or
     /// the VLAN tag to insert.
     pub struct EthSeg: 0x10 {

@@ -103,9 +103,7 @@ hw_layout! {
         0x004 [31: 0] syndrome: u32,
         0x010         capability: [u8; 0x1000],
     }
-}
 
-hw_layout! {
     /// Input of [`SetHcaCap`](Opcode::SetHcaCap) with its page.
     pub struct SetHcaCapIn: 0x1010 {
         0x000 [31:16] opcode: Opcode,

@@ -58,24 +58,18 @@ hw_layout! {
         0x000 [15: 0] uid: u16,
         0x004 [15: 0] op_mod: u16,
     }
-}
 
-hw_layout! {
     /// First bytes of every command output.
     pub struct CmdOut: 0x10 {
         0x000 [31:24] status: Status,
         0x004 [31: 0] syndrome: u32,
     }
-}
 
-hw_layout! {
     /// An entry of a page list: the address of a 4 KiB page.
     pub struct Page: 0x8 {
         0x000 [63:12] pa: u64,
     }
-}
 
-hw_enum! {
     /// Command status: the reason of a refusal (PRM: command return status).
     pub enum Status: u8, 8 bits {
         Ok = 0x00,
@@ -107,9 +101,7 @@ hw_enum! {
         BadPkt = 0x30,
         BadSizeOutsCqes = 0x40,
     }
-}
 
-hw_enum! {
     /// Delivery status in the command queue entry: tells if the command reached the firmware at all.
     pub enum DeliveryStatus: u8, 7 bits {
         Ok = 0x0,

@@ -27,9 +27,7 @@ hw_layout! {
         0x03c [ 7: 1] status: u8,
         0x03c [ 0: 0] ownership: bool,
     }
-}
 
-hw_layout! {
     /// Mailbox block: 512 bytes of data and a link to the next.
     pub struct CmdMailbox: 0x240 {
         0x000         mailbox_data: [u8; 0x200],

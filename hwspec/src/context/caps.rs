@@ -296,9 +296,7 @@ hw_layout! {
         0x0f0 [63: 0] vhca_tunnel_commands: u64,
         0x0f8 [63: 0] match_definer_format_supported: u64,
     }
-}
 
-hw_layout! {
     /// The operations that on-demand paging covers for one transport.
     pub struct OdpTransportCap: 0x4 {
         0x000 [31:31] send: bool,
@@ -308,9 +306,7 @@ hw_layout! {
         0x000 [27:27] atomic: bool,
         0x000 [26:26] srq_receive: bool,
     }
-}
 
-hw_layout! {
     /// On-demand paging capabilities (capability type 2).
     pub struct OdpCap: 0x100 {
         0x008 [31:31] sig: bool,
@@ -320,9 +316,7 @@ hw_layout! {
         0x01c         xrc_odp_caps: OdpTransportCap,
         0x020         dc_odp_caps: OdpTransportCap,
     }
-}
 
-hw_layout! {
     /// Atomic capabilities (capability type 3).
     pub struct AtomicCaps: 0x100 {
         0x008 [31:30] atomic_req_8b_endianness_mode: u8,
@@ -331,9 +325,7 @@ hw_layout! {
         0x014 [15: 0] atomic_size_qp: u16,
         0x018 [15: 0] atomic_size_dc: u16,
     }
-}
 
-hw_layout! {
     /// RoCE capabilities (capability type 4).
     pub struct RoceCap: 0x100 {
         0x000 [31:31] roce_apm: bool,
@@ -348,9 +340,7 @@ hw_layout! {
         0x018 [15: 0] r_roce_min_src_udp_port: u16,
         0x01c [15: 0] roce_address_table_size: u16,
     }
-}
 
-hw_layout! {
     /// Ethernet offload capabilities (capability type 1).
     pub struct EthernetOffloadCaps: 0x100 {
         0x000 [31:31] csum_cap: bool,
@@ -391,9 +381,7 @@ hw_layout! {
         0x008 [15: 0] lro_min_mss_size: u16,
         0x030         lro_timer_supported_periods: [u8; 0x10],
     }
-}
 
-hw_layout! {
     /// Quality of service capabilities (capability type 0xc).
     pub struct QosCap: 0x100 {
         0x000 [31:31] packet_pacing: bool,
@@ -421,9 +409,7 @@ hw_layout! {
         0x024 [20:16] log_meter_aso_max_alloc: u8,
         0x024 [12: 8] log_max_num_meter_aso: u8,
     }
-}
 
-hw_layout! {
     /// Device memory capabilities (capability type 0xf).
     pub struct DeviceMemCap: 0x100 {
         0x000 [31:31] memic: bool,
@@ -442,9 +428,7 @@ hw_layout! {
         0x038 [63: 0] header_modify_pattern_sw_icm_start_address: u64,
         0x040 [31: 0] memic_operations: u32,
     }
-}
 
-hw_layout! {
     /// General device capabilities, second page (capability type 0x20).
     pub struct HcaCap2: 0x100 {
         0x014 [31:24] max_reformat_insert_size: u8,

@@ -1,7 +1,7 @@
 //! Parameters of congestion control (DCQCN), for each end that has some.
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
-hw_enum! {
+hw_layout! {
     /// Protocol and role that the congestion control parameters belong to (`cong_protocol`).
     pub enum CongProtocol: u8, 4 bits {
         Ieee8021Qau = 0,
@@ -11,9 +11,7 @@ hw_enum! {
         RoceNp = 2,
         RoceGeneral = 3,
     }
-}
 
-hw_layout! {
     /// Parameters of a reaction point. Rates are in Mb/s, times in us.
     pub struct RoceReactionPoint: 0x100 {
         0x00c [27:27] clamp_tgt_rate: bool,
@@ -40,9 +38,7 @@ hw_layout! {
         /// In units of 1/1024.
         0x068 [31: 0] initial_alpha_value: u32,
     }
-}
 
-hw_layout! {
     /// Parameters of a notification point.
     pub struct RoceNotificationPoint: 0x100 {
         /// In us.

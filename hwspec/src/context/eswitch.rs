@@ -28,9 +28,7 @@ hw_layout! {
         0x008 [20:16] log_max_esw_sf: u8,
         0x008 [15: 0] esw_sf_base_id: u16,
     }
-}
 
-hw_layout! {
     /// Flow table capabilities of the e-switch (capability type 0x8).
     pub struct EswitchFlowTableCaps: 0x1000 {
         0x000 [31:24] fdb_to_vport_reg_c_id: u8,
@@ -48,9 +46,7 @@ hw_layout! {
         0x310 [63: 0] sw_steering_uplink_icm_address_rx: u64,
         0x318 [63: 0] sw_steering_uplink_icm_address_tx: u64,
     }
-}
 
-hw_layout! {
     /// The e-switch's modifications of a vport's frames.
     pub struct EswVportContext: 0x100 {
         0x000 [31:31] fdb_to_vport_reg_c: bool,
@@ -68,9 +64,7 @@ hw_layout! {
         0x0f0 [63: 0] sw_steering_vport_icm_address_rx: u64,
         0x0f8 [63: 0] sw_steering_vport_icm_address_tx: u64,
     }
-}
 
-hw_layout! {
     /// Selects the fields of an [`EswVportContext`] that a command changes.
     pub struct EswVportFields: 0x4 {
         0x000 [ 4: 4] fdb_to_vport_reg_c_id: bool,
@@ -79,9 +73,7 @@ hw_layout! {
         0x000 [ 1: 1] vport_cvlan_strip: bool,
         0x000 [ 0: 0] vport_svlan_strip: bool,
     }
-}
 
-hw_layout! {
     /// A node in the hierarchy of bandwidth shares. Rates are in Mb/s.
     pub struct SchedulingContext: 0x40 {
         0x000 [31:24] element_type: u8,
@@ -90,9 +82,7 @@ hw_layout! {
         0x014 [31: 0] bw_share: u32,
         0x018 [31: 0] max_average_bw: u32,
     }
-}
 
-hw_layout! {
     /// Properties of the host's PF, for the e-switch manager.
     pub struct HostParams: 0x40 {
         0x000 [31:24] host_number: u8,

@@ -42,9 +42,7 @@ hw_layout! {
         0x020         src_ipv4_src_ipv6: [u8; 0x10],
         0x030         dst_ipv4_dst_ipv6: [u8; 0x10],
     }
-}
 
-hw_layout! {
     /// Further fields that a flow table can match: origin of a packet, second tags and tunnels.
     pub struct MatchMisc: 0x40 {
         0x000 [31:31] gre_c_present: bool,
@@ -78,9 +76,7 @@ hw_layout! {
         0x028 [23: 0] bth_dst_qp: u32,
         0x030 [31: 0] outer_esp_spi: u32,
     }
-}
 
-hw_layout! {
     /// All fields that a flow table can match.
     pub struct MatchParam: 0x200 {
         0x000         outer_headers: MatchHeaders,
@@ -91,9 +87,7 @@ hw_layout! {
         0x140         misc_parameters_4: [u8; 0x40],
         0x180         misc_parameters_5: [u8; 0x40],
     }
-}
 
-hw_layout! {
     /// Flow table: its size, and the action for packets that match no entry.
     pub struct FlowTableContext: 0x28 {
         0x000 [31:31] reformat_en: bool,
@@ -108,9 +102,7 @@ hw_layout! {
         0x018 [63: 0] sw_owner_icm_root_1: u64,
         0x020 [63: 0] sw_owner_icm_root_0: u64,
     }
-}
 
-hw_layout! {
     /// A VLAN tag pushed by an action.
     pub struct FlowVlan: 0x4 {
         0x000 [31:16] ethtype: u16,
@@ -118,9 +110,7 @@ hw_layout! {
         0x000 [12:12] cfi: bool,
         0x000 [11: 0] vid: u16,
     }
-}
 
-hw_layout! {
     /// Flow table entry; the list of destinations and counters follows.
     pub struct FlowContext: 0x300 {
         0x000         push_vlan: FlowVlan,
@@ -139,9 +129,7 @@ hw_layout! {
         0x040         match_value: MatchParam,
         0x240         execute_aso: [u8; 0x20],
     }
-}
 
-hw_layout! {
     /// Destination of matching packets.
     pub struct FlowDestination: 0x8 {
         0x000 [31:24] destination_type: u8,
@@ -150,16 +138,12 @@ hw_layout! {
         0x004 [30:30] packet_reformat: bool,
         0x004 [15: 0] destination_eswitch_owner_vhca_id: u16,
     }
-}
 
-hw_layout! {
     /// A counter of matching packets, in the list of destinations.
     pub struct FlowCounterId: 0x8 {
         0x000 [31: 0] flow_counter_id: u32,
     }
-}
 
-hw_layout! {
     /// Capabilities: header fields that flow tables can match.
     pub struct MatchFields: 0x10 {
         0x000 [31:31] outer_dmac: bool,
@@ -231,9 +215,7 @@ hw_layout! {
         0x00c [ 1: 1] metadata_reg_c_1: bool,
         0x00c [ 0: 0] metadata_reg_c_0: bool,
     }
-}
 
-hw_layout! {
     /// Capabilities of one type of flow table.
     pub struct FlowTableProps: 0x40 {
         0x000 [31:31] ft_support: bool,
@@ -279,9 +261,7 @@ hw_layout! {
         0x020         ft_field_support: MatchFields,
         0x030         ft_field_bitmask_support: MatchFields,
     }
-}
 
-hw_layout! {
     /// Flow table capabilities (capability type 0x7).
     pub struct FlowTableCaps: 0x1000 {
         0x000 [31:31] nic_rx_multi_path_tirs: bool,

@@ -34,9 +34,7 @@ hw_layout! {
         0x038 [ 6: 6] relaxed_ordering_read: bool,
         0x038 [ 4: 0] log_page_size: u8,
     }
-}
 
-hw_layout! {
     /// Translation entry: one page.
     pub struct Mtt: 0x8 {
         0x000 [31: 0] ptag_63_32: u32,

@@ -21,9 +21,7 @@ hw_layout! {
         0x004 [30:30] ee: bool,
         0x004 [ 1: 0] e: u8,
     }
-}
 
-hw_layout! {
     /// PMTU: port MTU.
     pub struct Pmtu: 0x10 {
         0x000 [23:16] local_port: u8,
@@ -31,9 +29,7 @@ hw_layout! {
         0x008 [31:16] admin_mtu: u16,
         0x00c [31:16] oper_mtu: u16,
     }
-}
 
-hw_layout! {
     /// PTYS: port type and speed.
     pub struct Ptys: 0x40 {
         0x000 [30:30] an_disable_admin: bool,
@@ -57,9 +53,7 @@ hw_layout! {
         0x02c [ 3: 0] connector_type: u8,
         0x030 [31: 0] eth_proto_lp_advertise: u32,
     }
-}
 
-hw_layout! {
     /// PPCNT: port performance counters; the group determines the layout of `counter_set`.
     pub struct Ppcnt: 0x100 {
         0x000 [31:24] swid: u8,
@@ -70,9 +64,7 @@ hw_layout! {
         0x004 [ 2: 0] prio_tc: u8,
         0x008         counter_set: [u8; 0xf8],
     }
-}
 
-hw_layout! {
     /// PPCNT group 0: IEEE 802.3 counters.
     pub struct Ieee8023Counters: 0xf8 {
         0x000 [31: 0] a_frames_transmitted_ok_high: u32,
@@ -114,9 +106,7 @@ hw_layout! {
         0x090 [31: 0] a_pause_mac_ctrl_frames_transmitted_high: u32,
         0x094 [31: 0] a_pause_mac_ctrl_frames_transmitted_low: u32,
     }
-}
 
-hw_layout! {
     /// PPCNT group 1: RFC 2863 counters.
     pub struct Rfc2863Counters: 0xf8 {
         0x000 [31: 0] if_in_octets_high: u32,
@@ -146,9 +136,7 @@ hw_layout! {
         0x060 [31: 0] if_out_broadcast_pkts_high: u32,
         0x064 [31: 0] if_out_broadcast_pkts_low: u32,
     }
-}
 
-hw_layout! {
     /// PPCNT group 2: RFC 2819 counters.
     pub struct Rfc2819Counters: 0xf8 {
         0x000 [31: 0] ether_stats_drop_events_high: u32,
@@ -194,9 +182,7 @@ hw_layout! {
         0x0a0 [31: 0] ether_stats_pkts8192to10239octets_high: u32,
         0x0a4 [31: 0] ether_stats_pkts8192to10239octets_low: u32,
     }
-}
 
-hw_layout! {
     /// PPCNT group 0x10: counters of one priority.
     pub struct PriorityCounters: 0xf8 {
         0x000 [31: 0] rx_octets_high: u32,
@@ -224,9 +210,7 @@ hw_layout! {
         0x088 [31: 0] device_stall_critical_watermark_cnt_high: u32,
         0x08c [31: 0] device_stall_critical_watermark_cnt_low: u32,
     }
-}
 
-hw_layout! {
     /// PPLM: forward error correction modes.
     pub struct Pplm: 0x50 {
         0x000 [23:16] local_port: u8,
@@ -256,17 +240,13 @@ hw_layout! {
         0x024 [31:16] fec_override_admin_100g_2x: u16,
         0x024 [15: 0] fec_override_admin_50g_1x: u16,
     }
-}
 
-hw_layout! {
     /// PCAP: capability mask of the port.
     pub struct Pcap: 0x14 {
         0x000 [23:16] local_port: u8,
         0x004         port_capability_mask: [u8; 0x10],
     }
-}
 
-hw_layout! {
     /// PMLP: modules and lanes of the port.
     pub struct Pmlp: 0x40 {
         0x000 [31:31] rxtx: bool,
@@ -277,9 +257,7 @@ hw_layout! {
         0x00c [31: 0] lane2_module_mapping: u32,
         0x010 [31: 0] lane3_module_mapping: u32,
     }
-}
 
-hw_layout! {
     /// PFCC: flow control of the port.
     pub struct Pfcc: 0x20 {
         0x000 [23:16] local_port: u8,
@@ -300,9 +278,7 @@ hw_layout! {
         0x010 [31:16] device_stall_minor_watermark: u16,
         0x010 [15: 0] device_stall_critical_watermark: u16,
     }
-}
 
-hw_layout! {
     /// PCMR: frame check sequence handling.
     pub struct Pcmr: 0xc {
         0x000 [23:16] local_port: u8,
@@ -317,9 +293,7 @@ hw_layout! {
         0x008 [13:13] rx_ts_over_crc: bool,
         0x008 [ 1: 1] fcs_chk: bool,
     }
-}
 
-hw_layout! {
     /// PVLC: virtual lanes.
     pub struct Pvlc: 0x10 {
         0x000 [23:16] local_port: u8,

@@ -40,9 +40,7 @@ hw_layout! {
         0x024 [15: 0] rmac_47_32: u16,
         0x028 [31: 0] rmac_31_0: u32,
     }
-}
 
-hw_layout! {
     /// Queue pair context, owned by the device. The driver writes all of it with `CREATE_QP` and individual fields with
     /// the state transition commands.
     pub struct QpContext: 0xe8 {

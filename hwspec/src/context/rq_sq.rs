@@ -34,9 +34,7 @@ hw_layout! {
         0x02c [23: 0] tis_num_0: u32,
         0x030         wq: WorkQueue,
     }
-}
 
-hw_layout! {
     /// Receive queue context; the page list follows the work queue.
     pub struct RqContext: 0xf0 {
         0x000 [31:31] rlky: bool,

@@ -23,9 +23,7 @@ hw_layout! {
         0x01c [15: 0] wqe_cnt: u16,
         0x028 [63: 0] dbr_addr: u64,
     }
-}
 
-hw_layout! {
     /// XRC shared receive queue context.
     pub struct XrcSrqContext: 0x40 {
         0x000 [31:28] state: u8,
@@ -48,9 +46,7 @@ hw_layout! {
         0x028 [31: 0] db_record_addr_h: u32,
         0x02c [31: 2] db_record_addr_l: u32,
     }
-}
 
-hw_layout! {
     /// Receive memory pool context, which SRQs are based on under ISSI 1.
     pub struct RmpContext: 0xf0 {
         0x000 [23:20] state: u8,

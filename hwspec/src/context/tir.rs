@@ -23,18 +23,14 @@ hw_layout! {
         0x028 [23: 0] underlay_qpn: u32,
         0x02c [23: 0] pd: u32,
     }
-}
 
-hw_layout! {
     /// Selects the packet fields that are hashed for receive side scaling.
     pub struct HashFields: 0x4 {
         0x000 [31:31] l3_prot_type: bool,
         0x000 [30:30] l4_prot_type: bool,
         0x000 [29: 0] selected_fields: u32,
     }
-}
 
-hw_layout! {
     /// Transport interface receive: the destination of packets steered to it.
     pub struct TirContext: 0xf0 {
         0x004 [31:28] disp_type: u8,
@@ -53,9 +49,7 @@ hw_layout! {
         0x050         rx_hash_field_selector_outer: HashFields,
         0x054         rx_hash_field_selector_inner: HashFields,
     }
-}
 
-hw_layout! {
     /// Receive queue table; the list of receive queue numbers follows.
     pub struct RqtContext: 0xf0 {
         0x014 [26:24] list_q_type: u8,
@@ -63,9 +57,7 @@ hw_layout! {
         0x018 [31:31] rq_vhca_id_format: bool,
         0x018 [15: 0] rqt_actual_size: u16,
     }
-}
 
-hw_layout! {
     /// An entry of a receive queue table.
     pub struct RqNum: 0x4 {
         0x000 [23: 0] rq_num: u32,

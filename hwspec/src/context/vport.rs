@@ -12,17 +12,13 @@ hw_layout! {
         0x018 [11: 8] roce_l3_type: u8,
         0x018 [ 7: 0] roce_version: u8,
     }
-}
 
-hw_layout! {
     /// A MAC address in a vport list.
     pub struct MacAddressLayout: 0x8 {
         0x000 [15: 0] mac_addr_47_32: u16,
         0x004 [31: 0] mac_addr_31_0: u32,
     }
-}
 
-hw_layout! {
     /// Ethernet vport context.
     pub struct NicVportContext: 0x100 {
         0x000 [26:24] min_wqe_inline_mode: u8,
@@ -50,9 +46,7 @@ hw_layout! {
         0x0f0 [11: 0] allowed_list_size: u16,
         0x0f4         permanent_address: MacAddressLayout,
     }
-}
 
-hw_layout! {
     /// InfiniBand vport context.
     pub struct HcaVportContext: 0x200 {
         0x000 [31: 0] field_select: u32,
@@ -80,17 +74,13 @@ hw_layout! {
         0x068 [31:16] qkey_violation_counter: u16,
         0x068 [15: 0] pkey_violation_counter: u16,
     }
-}
 
-hw_layout! {
     /// Packets and octets of one traffic class.
     pub struct TrafficCounter: 0x10 {
         0x000 [63: 0] packets: u64,
         0x008 [63: 0] octets: u64,
     }
-}
 
-hw_layout! {
     /// One P_Key in a port's table.
     pub struct Pkey: 0x4 {
         0x000 [15: 0] pkey: u16,

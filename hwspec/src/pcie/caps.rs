@@ -140,9 +140,7 @@ hw_layout! {
         0x08 [31: 0] data: u32,
         0x0c [ 0: 0] masked: bool,
     }
-}
 
-hw_layout! {
     /// Alternative routing IDs: more than 8 functions on one bus.
     pub struct AriCap: 0x8 {
         0x00 [31:20] next: u16,

@@ -20,9 +20,7 @@ hw_layout! {
         0x00 [ 1: 1] memory_space: bool,
         0x00 [ 0: 0] io_space: bool,
     }
-}
 
-hw_layout! {
     /// Type 0 configuration header.
     pub struct ConfigHeader: 0x40 {
         0x00 [31:16] device_id: u16,

@@ -1,9 +1,9 @@
 //! ACK extended transport header: syndrome, credits, RNR timers (IBTA 9.7.5.2).
 use crate::handle::Psn;
+use crate::hw_layout;
 use crate::layout::Bits;
-use crate::{hw_enum, hw_layout};
 
-hw_enum! {
+hw_layout! {
     /// NAK code (IBTA table 45).
     pub enum NakCode: u8, 5 bits {
         PsnSequence = 0,

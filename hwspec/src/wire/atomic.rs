@@ -10,9 +10,7 @@ hw_layout! {
         0x0c [63: 0] swap_add: u64,
         0x14 [63: 0] compare: u64,
     }
-}
 
-hw_layout! {
     /// AtomicAckETH: the previous value of the memory.
     pub struct AtomicAckEth: 8 {
         0x00 [63: 0] original: u64,

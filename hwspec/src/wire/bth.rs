@@ -1,7 +1,7 @@
 //! Base transport header and its opcodes (IBTA 9.2.1, table 38).
 use crate::handle::{Psn, Qpn};
+use crate::hw_layout;
 use crate::layout::prefix;
-use crate::{hw_enum, hw_layout};
 
 hw_layout! {
     /// BTH: the first header of every InfiniBand transport packet.
@@ -42,7 +42,7 @@ impl Bth {
     }
 }
 
-hw_enum! {
+hw_layout! {
     /// BTH opcode: transport in the upper three bits, operation in the lower five.
     pub enum BthOpcode: u8, 8 bits {
         RcSendFirst = 0x00,
@@ -108,9 +108,7 @@ hw_enum! {
         XrcSendLastInv = 0xb6,
         XrcSendOnlyInv = 0xb7,
     }
-}
 
-hw_enum! {
     /// Transport of an opcode: its upper three bits.
     pub enum Transport: u8, 3 bits { Rc = 0, Uc = 1, Rd = 2, Ud = 3, Cnp = 4, Xrc = 5, }
 }

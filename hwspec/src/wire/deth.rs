@@ -8,9 +8,7 @@ hw_layout! {
         0x00 [31: 0] qkey: u32,
         0x04 [23: 0] src_qp: Qpn,
     }
-}
 
-hw_layout! {
     /// XRCETH: the shared receive queue targeted by a request of an XRC initiator.
     pub struct XrcEth: 4 {
         0x00 [23: 0] srqn: Srqn,

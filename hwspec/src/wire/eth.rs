@@ -48,9 +48,7 @@ hw_layout! {
         0x06 src: [u8; 6],
         0x0c ethertype: EtherType,
     }
-}
 
-hw_layout! {
     /// The bytes after EtherType [`EtherType::VLAN`]: the tag, then the inner type.
     pub struct Vlan: 4 {
         0x00 [31:29] pcp: u8,

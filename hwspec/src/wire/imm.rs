@@ -6,9 +6,7 @@ hw_layout! {
     pub struct ImmDt: 4 {
         0x00 [31: 0] imm: u32,
     }
-}
 
-hw_layout! {
     /// IETH: the rkey to be invalidated by the receiver.
     pub struct Ieth: 4 {
         0x00 [31: 0] rkey: u32,

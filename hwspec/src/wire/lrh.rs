@@ -1,6 +1,6 @@
 //! InfiniBand link layer: local route header, global route header, variant CRC (IBTA 7.7, 7.8, 8.3).
 use super::{Bth, ICRC_SIZE, Icrc, Ipv6, Packet, build::Writer, pad};
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 /// Bytes of the VCRC at the end of a packet on an InfiniBand link.
 pub const VCRC_SIZE: usize = 2;
@@ -21,7 +21,7 @@ pub const fn is_multicast(lid: u16) -> bool {
     lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
 }
 
-hw_enum! {
+hw_layout! {
     /// Link next header (IBTA 7.7.5).
     pub enum Lnh: u8, 2 bits {
         /// Raw, EtherType.
@@ -33,9 +33,7 @@ hw_enum! {
         /// A GRH follows, then a BTH.
         Global = 3,
     }
-}
 
-hw_layout! {
     /// Local route header.
     pub struct Lrh: 8 {
         0x00 [31:28] vl: u8,

@@ -2,7 +2,7 @@
 //! (`rdma/ibta_vol1_c12.h`, Debian's `linux-headers-*-common`), which names every field with its position.
 
 use ironverbs_hwspec::{
-    layout::Field,
+    layout::{Field, Layout},
     wire::{
         IpPair,
         mad::{MadHeader, cm::*},

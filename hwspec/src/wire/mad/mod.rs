@@ -1,6 +1,6 @@
 //! Management datagrams (IBTA ch. 12 to 16): the common header, subnet management packets, and in their own files the
 //! attributes of subnet management, performance management and subnet administration, and communication management.
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 mod address;
 pub mod cm;
@@ -19,7 +19,7 @@ pub const QP1_QKEY: u32 = 0x8001_0000;
 /// Base version of every MAD.
 pub const BASE_VERSION: u8 = 1;
 
-hw_enum! {
+hw_layout! {
     /// Management class (IBTA 13.4.4).
     pub enum MgmtClass: u8, 8 bits {
         SubnLid = 0x01,
@@ -28,9 +28,7 @@ hw_enum! {
         ComMgt = 0x07,
         SubnDirected = 0x81,
     }
-}
 
-hw_enum! {
     /// The method that a MAD asks for (IBTA 13.4.5, 15.2.2).
     pub enum Method: u8, 8 bits {
         Get = 0x01,
@@ -89,9 +87,7 @@ hw_layout! {
         0x10 [31:16] attribute_id: u16,
         0x14 [31: 0] attribute_modifier: u32,
     }
-}
 
-hw_layout! {
     /// Subnet management packet, LID-routed or directed (IBTA 14.2.1).
     pub struct Smp: 256 {
         0x00         header: MadHeader,
@@ -105,9 +101,7 @@ hw_layout! {
         /// Directed route: ports arrived by.
         0xc0         return_path: [u8; 64],
     }
-}
 
-hw_layout! {
     /// `ClassPortInfo`: what a class's agent can do, and where it is (IBTA 13.4.8.1).
     pub struct ClassPortInfo: 72 {
         0x00 [31:24] base_version: u8,

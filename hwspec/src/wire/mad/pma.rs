@@ -38,9 +38,7 @@ hw_layout! {
         0x24 [31: 0] rcv_pkts: u32,
         0x28 [31: 0] xmit_wait: u32,
     }
-}
 
-hw_layout! {
     /// `PortCountersExtended`.
     pub struct PortCountersExtended: 72 {
         0x00 [23:16] port_select: u8,

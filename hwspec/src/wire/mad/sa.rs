@@ -1,6 +1,6 @@
 //! Subnet administration (IBTA 15.2): MAD format and records.
 use super::{MadHeader, smp::NodeInfo, smp::PortInfo};
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 /// Class version.
 pub const CLASS_VERSION: u8 = 2;
@@ -9,7 +9,7 @@ pub const DATA_SIZE: usize = 200;
 /// Bytes of the administrator's own header, which RMPP counts as payload and repeats in every segment.
 pub const HEADER_SIZE: usize = 20;
 
-hw_enum! {
+hw_layout! {
     /// Attribute ids (IBTA table 202).
     pub enum SaAttribute: u16, 16 bits {
         ClassPortInfo = 0x01,
@@ -142,12 +142,10 @@ pub mod join_state {
     pub const SEND_ONLY_FULL: u8 = 8;
 }
 
-hw_enum! {
+hw_layout! {
     /// How a component limits the answer (IBTA 15.2.5.16).
     pub enum Selector: u8, 2 bits { Greater = 0, Less = 1, Exactly = 2, Largest = 3, }
-}
 
-hw_layout! {
     /// `PathRecord`.
     pub struct PathRecord: 64 {
         0x00 [63: 0] service_id: u64,
@@ -173,9 +171,7 @@ hw_layout! {
         0x38 [29:24] life_time: u8,
         0x38 [23:16] preference: u8,
     }
-}
 
-hw_layout! {
     /// `MCMemberRecord`.
     pub struct McMemberRecord: 52 {
         0x00         mgid: [u8; 16],
@@ -197,18 +193,14 @@ hw_layout! {
         0x30 [27:24] join_state: u8,
         0x30 [23:23] proxy_join: bool,
     }
-}
 
-hw_layout! {
     /// `NodeRecord`.
     pub struct NodeRecord: 108 {
         0x00 [31:16] lid: u16,
         0x04         node_info: NodeInfo,
         0x2c         node_description: [u8; 64],
     }
-}
 
-hw_layout! {
     /// `PortInfoRecord`.
     pub struct PortInfoRecord: 68 {
         0x00 [31:16] endport_lid: u16,

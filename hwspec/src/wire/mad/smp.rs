@@ -62,9 +62,7 @@ hw_layout! {
         0x24 [31:24] local_port_num: u8,
         0x24 [23: 0] vendor_id: u32,
     }
-}
 
-hw_layout! {
     /// `SwitchInfo`.
     pub struct SwitchInfo: 20 {
         0x00 [31:16] linear_fdb_cap: u16,
@@ -80,9 +78,7 @@ hw_layout! {
         0x0c [15: 0] partition_enforcement_cap: u16,
         0x10 [27:27] enhanced_port0: bool,
     }
-}
 
-hw_layout! {
     /// `PortInfo`.
     pub struct PortInfo: 64 {
         0x00 [63: 0] m_key: u64,
@@ -131,9 +127,7 @@ hw_layout! {
         0x3c [11: 8] link_speed_ext_supported: u8,
         0x3c [ 4: 0] link_speed_ext_enabled: u8,
     }
-}
 
-hw_layout! {
     /// `SMInfo`.
     pub struct SmInfo: 24 {
         0x00         guid: [u8; 8],

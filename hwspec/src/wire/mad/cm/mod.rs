@@ -1,7 +1,7 @@
 //! Communication management (IBTA ch. 12): the MADs by which two parties agree on a connection, or ask for a datagram
 //! service. Offsets are those of the whole MAD; the tables of IBTA 12.6 to 12.11 count from byte 24.
 use super::{BASE_VERSION, MadHeader, Method, MgmtClass};
-use crate::{hw_enum, hw_layout};
+use crate::hw_layout;
 
 mod ip;
 mod reason;
@@ -12,7 +12,7 @@ pub use reason::{ApStatus, RejectReason, SidrStatus};
 /// Class version of communication management (IBTA 12.6).
 pub const CLASS_VERSION: u8 = 2;
 
-hw_enum! {
+hw_layout! {
     /// Attribute ids: which message it is (IBTA table 97).
     pub enum CmAttribute: u16, 16 bits {
         ClassPortInfo = 0x01,
@@ -28,9 +28,7 @@ hw_enum! {
         Lap = 0x19,
         Apr = 0x1a,
     }
-}
 
-hw_enum! {
     /// Which message an MRA or a REJ is about (IBTA 12.6.6, 12.6.7).
     pub enum Concerning: u8, 2 bits {
         Req = 0,
@@ -38,9 +36,7 @@ hw_enum! {
         /// In a REJ: no particular one. In an MRA: a LAP.
         Unspecified = 2,
     }
-}
 
-hw_enum! {
     /// `transport_service` of a REQ (IBTA 12.7.10).
     pub enum TransportService: u8, 2 bits {
         Rc = 0,
@@ -85,9 +81,7 @@ hw_layout! {
         /// 4.096 us x 2^n.
         0x28 [ 7: 3] local_ack_timeout: u8,
     }
-}
 
-hw_layout! {
     /// REQ: request for communication (IBTA 12.6.5).
     pub struct Req: 256 {
         0x00         header: MadHeader,
@@ -120,9 +114,7 @@ hw_layout! {
         0x78         alternate: ReqPath,
         0xa4         private_data: [u8; 92],
     }
-}
 
-hw_layout! {
     /// MRA: message receipt acknowledgment (IBTA 12.6.6).
     pub struct Mra: 256 {
         0x00         header: MadHeader,
@@ -132,9 +124,7 @@ hw_layout! {
         0x20 [23:19] service_timeout: u8,
         0x22         private_data: [u8; 222],
     }
-}
 
-hw_layout! {
     /// REJ: reject (IBTA 12.6.7).
     pub struct Rej: 256 {
         0x00         header: MadHeader,
@@ -148,9 +138,7 @@ hw_layout! {
         0x24         info: [u8; 72],
         0x6c         private_data: [u8; 148],
     }
-}
 
-hw_layout! {
     /// REP: reply to request for communication (IBTA 12.6.8).
     pub struct Rep: 256 {
         0x00         header: MadHeader,
@@ -175,9 +163,7 @@ hw_layout! {
         0x34 [63: 0] local_ca_guid: u64,
         0x3c         private_data: [u8; 196],
     }
-}
 
-hw_layout! {
     /// RTU: ready to use (IBTA 12.6.9).
     pub struct Rtu: 256 {
         0x00         header: MadHeader,
@@ -185,9 +171,7 @@ hw_layout! {
         0x1c [31: 0] remote_comm_id: u32,
         0x20         private_data: [u8; 224],
     }
-}
 
-hw_layout! {
     /// DREQ: request for communication release (IBTA 12.6.10).
     pub struct Dreq: 256 {
         0x00         header: MadHeader,
@@ -196,9 +180,7 @@ hw_layout! {
         0x20 [31: 8] remote_qpn: u32,
         0x24         private_data: [u8; 220],
     }
-}
 
-hw_layout! {
     /// DREP: reply to request for communication release (IBTA 12.6.11).
     pub struct Drep: 256 {
         0x00         header: MadHeader,
@@ -206,9 +188,7 @@ hw_layout! {
         0x1c [31: 0] remote_comm_id: u32,
         0x20         private_data: [u8; 224],
     }
-}
 
-hw_layout! {
     /// LAP: load alternate path (IBTA 12.8.1), as far as a refusal needs it.
     pub struct Lap: 256 {
         0x00         header: MadHeader,
@@ -229,9 +209,7 @@ hw_layout! {
         0x54 [ 7: 3] alternate_local_ack_timeout: u8,
         0x58         private_data: [u8; 168],
     }
-}
 
-hw_layout! {
     /// APR: alternate path response (IBTA 12.8.2).
     pub struct Apr: 256 {
         0x00         header: MadHeader,
@@ -242,9 +220,7 @@ hw_layout! {
         0x24         info: [u8; 72],
         0x6c         private_data: [u8; 148],
     }
-}
 
-hw_layout! {
     /// SIDR_REQ: service id resolution request (IBTA 12.11.1).
     pub struct SidrReq: 256 {
         0x00         header: MadHeader,
@@ -253,9 +229,7 @@ hw_layout! {
         0x20 [63: 0] service_id: u64,
         0x28         private_data: [u8; 216],
     }
-}
 
-hw_layout! {
     /// SIDR_REP: service id resolution response (IBTA 12.11.2).
     pub struct SidrRep: 256 {
         0x00         header: MadHeader,

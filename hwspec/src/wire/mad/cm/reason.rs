@@ -1,7 +1,7 @@
 //! Reasons of refusals.
-use crate::hw_enum;
+use crate::hw_layout;
 
-hw_enum! {
+hw_layout! {
     /// `reason` of a REJ (IBTA 12.6.7.2, table 108).
     pub enum RejectReason: u16, 16 bits {
         NoQp = 1,
@@ -39,9 +39,7 @@ hw_enum! {
         InvalidAlternateFlowLabel = 33,
         VendorOptionNotSupported = 35,
     }
-}
 
-hw_enum! {
     /// `status` of a SIDR_REP (IBTA 12.11.2.1).
     pub enum SidrStatus: u8, 8 bits {
         Valid = 0,
@@ -53,9 +51,7 @@ hw_enum! {
         Redirect = 4,
         UnsupportedVersion = 5,
     }
-}
 
-hw_enum! {
     /// `status` of an APR (IBTA 12.8.2.1).
     pub enum ApStatus: u8, 8 bits {
         Loaded = 0,
