@@ -11,16 +11,11 @@ commands! {
         out QueryEswFunctionsOut: 0x80 { 0x010 host_params_context: HostParams }
 
     0x752 QueryEswVportContext
-        in QueryEswVportContextIn: 0x10, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
-        }
+        in QueryEswVportContextIn: 0x10, uid; other_vport vport_number {}
         out QueryEswVportContextOut: 0x110 { 0x010 esw_vport_context: EswVportContext }
 
     0x753 ModifyEswVportContext
-        in ModifyEswVportContextIn: 0x110 {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in ModifyEswVportContextIn: 0x110; other_vport vport_number {
             0x00c         field_select: EswVportFields,
             0x010         esw_vport_context: EswVportContext,
         }

@@ -7,9 +7,7 @@ use crate::context::{
 
 commands! {
     0x930 CreateFlowTable
-        in CreateFlowTableIn: 0x40, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in CreateFlowTableIn: 0x40, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x018         flow_table_context: FlowTableContext,
         }
@@ -21,9 +19,7 @@ commands! {
         }
 
     0x93c ModifyFlowTable
-        in ModifyFlowTableIn: 0x40, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in ModifyFlowTableIn: 0x40, uid; other_vport vport_number {
             0x00c [15: 0] modify_field_select: u16,
             0x010 [31:24] table_type: u8,
             0x014 [23: 0] table_id: u32,
@@ -39,18 +35,14 @@ commands! {
         out QueryFlowTableOut: 0x40 { 0x018 flow_table_context: FlowTableContext }
 
     0x931 DestroyFlowTable
-        in DestroyFlowTableIn: 0x40, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in DestroyFlowTableIn: 0x40, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x014 [23: 0] table_id: u32,
         }
         out CmdOut
 
     0x92f SetFlowTableRoot
-        in SetFlowTableRootIn: 0x40 {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in SetFlowTableRootIn: 0x40; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x010 [16:16] table_of_other_vport: bool,
             0x010 [15: 0] table_vport_number: u16,
@@ -62,9 +54,7 @@ commands! {
         out CmdOut
 
     0x933 CreateFlowGroup
-        in CreateFlowGroupIn: 0x400, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in CreateFlowGroupIn: 0x400, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x010 [19:16] group_type: u8,
             0x014 [23: 0] table_id: u32,
@@ -91,9 +81,7 @@ commands! {
         }
 
     0x934 DestroyFlowGroup
-        in DestroyFlowGroupIn: 0x40, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in DestroyFlowGroupIn: 0x40, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x014 [23: 0] table_id: u32,
             0x018 [31: 0] group_id: u32,
@@ -101,9 +89,7 @@ commands! {
         out CmdOut
 
     0x936 SetFlowTableEntry
-        in SetFteIn: 0x340, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in SetFteIn: 0x340, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x014 [23: 0] table_id: u32,
             0x018 [31:31] ignore_flow_level: bool,
@@ -122,9 +108,7 @@ commands! {
         out QueryFteOut: 0x340 { 0x040 flow_context: FlowContext } then Destinations
 
     0x938 DeleteFlowTableEntry
-        in DeleteFteIn: 0x40, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in DeleteFteIn: 0x40, uid; other_vport vport_number {
             0x010 [31:24] table_type: u8,
             0x014 [23: 0] table_id: u32,
             0x020 [31: 0] flow_index: u32,

@@ -20,13 +20,14 @@ use core::fmt::Debug;
 ///
 /// - `uid` is given if Linux's headers name the field, and for commands that DEVX sends (`devx.c`), which sets it in
 ///   every command through the common header (`general_obj_in_cmd_hdr`).
+/// - `; other_vport vport_number` is given for commands about any vport: its number, and true unless it is the sender's own.
 /// - `then` describes the data after the fixed part: a list to the end, `name: [Entry]`, or a variant of [`Tail`].
 /// - A half without rows is declared elsewhere: the header alone, or the layout of another command.
 ///
 /// The macro generates the types, the constants of [`Opcode`], and the file's part of the table.
 macro_rules! commands {
     ($( $(#[$m:meta])* $code:literal $name:ident
-        in $In:ident $(: $in_size:literal $(, $uid:ident)? { $($in_row:tt)* })? $(then $in_tail:ident $(: [$in_entry:ty])?)?
+        in $In:ident $(: $in_size:literal $(, $uid:ident)? $(; $other:ident $vport:ident)? { $($in_row:tt)* })? $(then $in_tail:ident $(: [$in_entry:ty])?)?
         out $Out:ident $(: $out_size:literal { $($out_row:tt)* })? $(then $out_tail:ident $(: [$out_entry:ty])?)?
     )*) => {
         $( $(
@@ -37,6 +38,8 @@ macro_rules! commands {
                     $( /// User context the object belongs to; 0 is the function's own driver.
                     0x000 [15: 0] $uid: u16, )?
                     0x004 [15: 0] op_mod: u16,
+                    $( 0x008 [31:31] $other: bool,
+                    0x008 [15: 0] $vport: u16, )?
                     $($in_row)*
                 }
             }

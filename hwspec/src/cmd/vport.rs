@@ -21,37 +21,24 @@ pub const MULTICAST: u8 = 1;
 
 commands! {
     0x750 QueryVportState
-        in QueryVportStateIn: 0x10, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
-        }
+        in QueryVportStateIn: 0x10, uid; other_vport vport_number {}
         out QueryVportStateOut: 0x10 {
             0x00c [ 7: 4] admin_state: u8,
             0x00c [ 3: 0] state: u8,
         }
 
     0x751 ModifyVportState
-        in ModifyVportStateIn: 0x10 {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
-            0x00c [ 7: 4] admin_state: u8,
-        }
+        in ModifyVportStateIn: 0x10; other_vport vport_number { 0x00c [ 7: 4] admin_state: u8 }
         out CmdOut
 
     0x754 QueryNicVportContext
-        in QueryNicVportContextIn: 0x10, uid {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in QueryNicVportContextIn: 0x10, uid; other_vport vport_number {
             0x00c [26:24] allowed_list_type: u8,
         }
-        out QueryNicVportContextOut: 0x110 {
-            0x010         nic_vport_context: NicVportContext,
-        } then current_uc_mac_address: [MacAddressLayout]
+        out QueryNicVportContextOut: 0x110 { 0x010 nic_vport_context: NicVportContext } then current_uc_mac_address: [MacAddressLayout]
 
     0x755 ModifyNicVportContext
-        in ModifyNicVportContextIn: 0x200 {
-            0x008 [31:31] other_vport: bool,
-            0x008 [15: 0] vport_number: u16,
+        in ModifyNicVportContextIn: 0x200; other_vport vport_number {
             0x00c         field_select: [u8; 0x4],
             0x100         nic_vport_context: NicVportContext,
         } then current_uc_mac_address: [MacAddressLayout]

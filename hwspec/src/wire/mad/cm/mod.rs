@@ -81,10 +81,25 @@ hw_layout! {
         /// 4.096 us x 2^n.
         0x28 [ 7: 3] local_ack_timeout: u8,
     }
+}
 
+/// Declares messages in the rows of [`hw_layout!`]. All begin with the common header; those between two parties that know each other go on
+/// with the communication ids of both.
+macro_rules! messages { ($(
+    $(#[$m:meta])* pub struct $Message:ident $(by $local:ident $remote:ident)? { $($row:tt)* }
+)*) => { hw_layout! { $(
+    $(#[$m])*
+    pub struct $Message: 256 {
+        0x00 header: MadHeader,
+        $( 0x18 [31: 0] $local: u32,
+        0x1c [31: 0] $remote: u32, )?
+        $($row)*
+    }
+)* } } }
+
+messages! {
     /// REQ: request for communication (IBTA 12.6.5).
-    pub struct Req: 256 {
-        0x00         header: MadHeader,
+    pub struct Req {
         0x18 [31: 0] local_comm_id: u32,
         0x1c [23: 0] vendor_id: u32,
         0x20 [63: 0] service_id: u64,
@@ -116,20 +131,14 @@ hw_layout! {
     }
 
     /// MRA: message receipt acknowledgment (IBTA 12.6.6).
-    pub struct Mra: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Mra by local_comm_id remote_comm_id {
         0x20 [31:30] message: Concerning,
         0x20 [23:19] service_timeout: u8,
         0x22         private_data: [u8; 222],
     }
 
     /// REJ: reject (IBTA 12.6.7).
-    pub struct Rej: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Rej by local_comm_id remote_comm_id {
         0x20 [31:30] message: Concerning,
         /// Bytes of `info` that mean something.
         0x20 [23:17] info_length: u8,
@@ -140,10 +149,7 @@ hw_layout! {
     }
 
     /// REP: reply to request for communication (IBTA 12.6.8).
-    pub struct Rep: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Rep by local_comm_id remote_comm_id {
         0x20 [31: 0] local_qkey: u32,
         0x24 [31: 8] local_qpn: u32,
         0x24 [ 7: 0] vendor_id_high: u8,
@@ -165,35 +171,23 @@ hw_layout! {
     }
 
     /// RTU: ready to use (IBTA 12.6.9).
-    pub struct Rtu: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Rtu by local_comm_id remote_comm_id {
         0x20         private_data: [u8; 224],
     }
 
     /// DREQ: request for communication release (IBTA 12.6.10).
-    pub struct Dreq: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Dreq by local_comm_id remote_comm_id {
         0x20 [31: 8] remote_qpn: u32,
         0x24         private_data: [u8; 220],
     }
 
     /// DREP: reply to request for communication release (IBTA 12.6.11).
-    pub struct Drep: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Drep by local_comm_id remote_comm_id {
         0x20         private_data: [u8; 224],
     }
 
     /// LAP: load alternate path (IBTA 12.8.1), as far as a refusal needs it.
-    pub struct Lap: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Lap by local_comm_id remote_comm_id {
         0x24 [31: 8] remote_qpn: u32,
         0x24 [ 7: 3] remote_cm_response_timeout: u8,
         0x2c [31:16] alternate_local_lid: u16,
@@ -211,10 +205,7 @@ hw_layout! {
     }
 
     /// APR: alternate path response (IBTA 12.8.2).
-    pub struct Apr: 256 {
-        0x00         header: MadHeader,
-        0x18 [31: 0] local_comm_id: u32,
-        0x1c [31: 0] remote_comm_id: u32,
+    pub struct Apr by local_comm_id remote_comm_id {
         0x20 [31:24] info_length: u8,
         0x20 [23:16] status: ApStatus,
         0x24         info: [u8; 72],
@@ -222,8 +213,7 @@ hw_layout! {
     }
 
     /// SIDR_REQ: service id resolution request (IBTA 12.11.1).
-    pub struct SidrReq: 256 {
-        0x00         header: MadHeader,
+    pub struct SidrReq {
         0x18 [31: 0] request_id: u32,
         0x1c [31:16] pkey: u16,
         0x20 [63: 0] service_id: u64,
@@ -231,8 +221,7 @@ hw_layout! {
     }
 
     /// SIDR_REP: service id resolution response (IBTA 12.11.2).
-    pub struct SidrRep: 256 {
-        0x00         header: MadHeader,
+    pub struct SidrRep {
         0x18 [31: 0] request_id: u32,
         0x1c [31:24] status: SidrStatus,
         0x1c [23:16] info_length: u8,
