@@ -34,28 +34,11 @@ const PER_TRAFFIC_CLASS: u8 = 0x11;
 const PHYSICAL: u8 = 0x12;
 const PHYSICAL_STATISTICS: u8 = 0x16;
 
-/// All counters of a vport.
-const VPORT: [Counters; 20] = [
-    TxPackets,
-    TxBytes,
-    RxPackets,
-    RxBytes,
-    EthTxUnicastPackets,
-    EthTxUnicastBytes,
-    EthTxMulticastPackets,
-    EthTxMulticastBytes,
-    EthTxBroadcastPackets,
-    EthTxBroadcastBytes,
-    EthRxUnicastPackets,
-    EthRxUnicastBytes,
-    EthRxMulticastPackets,
-    EthRxMulticastBytes,
-    EthRxBroadcastPackets,
-    EthRxBroadcastBytes,
-    IbTxMulticastPackets,
-    IbTxMulticastBytes,
-    IbRxMulticastPackets,
-    IbRxMulticastBytes,
+/// All counters of a vport: the first and last of each run of them.
+const VPORT: [(Counters, Counters); 3] = [
+    (TxPackets, RxBytes),
+    (EthTxUnicastPackets, EthRxBroadcastBytes),
+    (IbTxMulticastPackets, IbRxMulticastBytes),
 ];
 
 pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
@@ -100,7 +83,7 @@ pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
 
 fn clear(func: &mut Func<'_>) {
     let counters = func.function_mut(|f| &mut f.counters);
-    VPORT.iter().for_each(|c| counters[*c as usize] = 0);
+    VPORT.iter().for_each(|(first, last)| counters[*first as usize..=*last as usize].fill(0));
 }
 
 /// Sums over the port.

@@ -3,7 +3,7 @@
 use crate::state::{DEFAULT_PREFIX, IbPort, PKEYS};
 use hwspec::{
     layout::prefix,
-    wire::mad::{self, Mad, MadHeader, Method, MgmtClass, status},
+    wire::mad::{self, ClassPortInfo, Mad, MadHeader, Method, MgmtClass, status},
 };
 use zerocopy::FromZeros;
 
@@ -67,6 +67,17 @@ pub(super) fn answer<T: From<Mad>>(
         return Some(turned(request, status::BAD_VERSION).into());
     }
     make(&header).unwrap_or_else(|status| Some(turned(request, status).into()))
+}
+
+/// The capabilities of an agent of this class version (IBTA 13.4.8.1).
+pub(super) fn class_port_info(class_version: u8, mask: u16, mask2: u32) -> ClassPortInfo {
+    ClassPortInfo::with(|s| {
+        s.base_version(mad::BASE_VERSION)
+            .class_version(class_version)
+            .capability_mask(mask)
+            .capability_mask2(mask2)
+            .resp_time_value(RESPONSE_TIME)
+    })
 }
 
 /// Turns `request` into an answer with this status.

@@ -7,7 +7,7 @@ use crate::{
 };
 use hwspec::{
     layout::Layout,
-    wire::mad::{BASE_VERSION, ClassPortInfo, Mad, MadHeader, Method, pma::*, status},
+    wire::mad::{Mad, MadHeader, Method, pma::*, status},
 };
 
 /// `port_select` of all ports.
@@ -53,7 +53,9 @@ pub(super) fn reply(request: &Mad, known: bool, counted: impl FnOnce(&MadHeader)
         let port = port_select(request);
         let mut out = turned(request, 0);
         match header.attribute_id() {
-            CLASS_PORT_INFO if header.method() == Method::Get => put(&mut out, &class_port_info()),
+            CLASS_PORT_INFO if header.method() == Method::Get => {
+                put(&mut out, &mad::class_port_info(CLASS_VERSION, EXTENDED_WIDTH, 0));
+            }
             PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !known => return Err(status::BAD_FIELD),
             PORT_COUNTERS => {
                 let mut counters = basic(&counted(header));
@@ -74,15 +76,6 @@ pub(super) fn reply(request: &Mad, known: bool, counted: impl FnOnce(&MadHeader)
 fn put<T: Layout>(mad: &mut Mad, attribute: &T) {
     mad[DATA..].fill(0);
     mad[DATA..DATA + T::SIZE].copy_from_slice(attribute.bytes());
-}
-
-fn class_port_info() -> ClassPortInfo {
-    ClassPortInfo::with(|s| {
-        s.base_version(BASE_VERSION)
-            .class_version(CLASS_VERSION)
-            .capability_mask(EXTENDED_WIDTH)
-            .resp_time_value(mad::RESPONSE_TIME)
-    })
 }
 
 /// The counters of the switch's end of a link whose other end has the counters `of`: each end receives what the other sends.

@@ -9,7 +9,7 @@ use crate::{Config, region::Func};
 use hwspec::{
     layout::{Layout, prefix},
     wire::mad::{
-        BASE_VERSION, ClassPortInfo, Mad, Method,
+        Mad, Method,
         sa::{self, CLASS_VERSION, SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp},
         status,
     },
@@ -71,7 +71,10 @@ impl Subnet<'_> {
 
     fn find(&self, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
         match attribute(query) {
-            SaAttribute::ClassPortInfo => Ok(vec![class_port_info().bytes().to_vec()]),
+            SaAttribute::ClassPortInfo => {
+                let info = mad::class_port_info(CLASS_VERSION, UD_MULTICAST, SEND_ONLY_FULL_MEMBER);
+                Ok(vec![info.bytes().to_vec()])
+            }
             SaAttribute::PathRecord => {
                 self.paths(query.header().method() == Method::GetTable, &Asked::read(from, query))
             }
@@ -81,16 +84,6 @@ impl Subnet<'_> {
             _ => Err(status::BAD_ATTRIBUTE),
         }
     }
-}
-
-fn class_port_info() -> ClassPortInfo {
-    ClassPortInfo::with(|s| {
-        s.base_version(BASE_VERSION)
-            .class_version(CLASS_VERSION)
-            .capability_mask(UD_MULTICAST)
-            .capability_mask2(SEND_ONLY_FULL_MEMBER)
-            .resp_time_value(mad::RESPONSE_TIME)
-    })
 }
 
 fn single(request: &Mad, record: &[u8]) -> Mad {

@@ -19,7 +19,6 @@ use hwspec::{
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    os::fd::{FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::*},
@@ -379,8 +378,7 @@ unsafe impl Transport for Fake {
         if self.chip.state().busy_vectors.contains(&vector) {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        // SAFETY: a new descriptor without another owner.
-        Interrupt::of(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) })
+        Interrupt::new()
     }
 
     fn acts_at_once(&self) -> bool {

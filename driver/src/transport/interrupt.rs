@@ -25,7 +25,10 @@ impl Interrupt {
     }
 
     /// Creates an eventfd that is not connected yet.
-    pub(super) fn new() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Those of eventfd(2).
+    pub fn new() -> io::Result<Self> {
         // SAFETY: a new descriptor without another owner.
         let fd = unsafe {
             match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {

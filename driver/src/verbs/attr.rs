@@ -82,16 +82,8 @@ pub enum QpState {
 impl QpState {
     /// Converts from `ibv_qp_state`.
     pub fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::Rtr,
-            3 => Self::Rts,
-            4 => Self::Sqd,
-            5 => Self::Sqe,
-            6 => Self::Err,
-            _ => return None,
-        })
+        let states = [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
+        states.into_iter().find(|state| *state as u32 == raw)
     }
 }
 

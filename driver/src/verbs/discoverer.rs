@@ -130,11 +130,8 @@ impl Discoverer {
             gone: AtomicBool::new(false),
             device,
         });
-        let builder = std::thread::Builder::new().name("ironverbs-address".into()).stack_size(128 << 10);
-        let quiet = Quiet::new();
         let theirs = shared.clone();
-        let thread = builder.spawn(move || theirs.run());
-        drop(quiet);
+        let thread = Quiet::spawn("ironverbs-address", 128 << 10, move || theirs.run());
         let thread = Some(thread.map_err(Error::io("cannot start the thread that answers for addresses"))?);
         Ok(Self { shared, thread, generation: sync::fork::generation() })
     }

@@ -56,12 +56,7 @@ pub enum WqState {
 impl WqState {
     /// Converts from `ibv_wq_state`.
     pub fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            0 => Self::Reset,
-            1 => Self::Rdy,
-            2 => Self::Err,
-            _ => return None,
-        })
+        [Self::Reset, Self::Rdy, Self::Err].into_iter().find(|state| *state as u32 == raw)
     }
 
     /// The code of the state in `rqc.state`.

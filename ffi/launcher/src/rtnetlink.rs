@@ -2,18 +2,15 @@
 //! sent by `ip link set PF vf N` (rtnetlink(7)).
 
 use super::netlink::Netlink;
-use super::nldev::message::{Attributes, HEADER, requests};
+use super::nldev::codes::{NLM_F_ACK, NLM_F_REQUEST};
+use super::nldev::message::{Attributes, HEADER, Header, requests};
+use libc::{IFLA_VFINFO_LIST, RTM_SETLINK};
 use nix::sys::socket::MsgFlags;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Message types and flags.
-const RTM_SETLINK: u16 = 19;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-/// Attributes of a link, and of a VF in its list.
-const IFLA_VFINFO_LIST: u16 = 22;
+/// Attributes of a VF in the list of a link.
 const IFLA_VF_INFO: u16 = 1;
 const IFLA_VF_MAC: u16 = 1;
 const IFLA_VF_VLAN: u16 = 2;
@@ -90,12 +87,10 @@ fn message(index: i32, vf: u32, settings: &VfSettings) -> Vec<u8> {
             }
         });
     });
-    let mut out = Vec::with_capacity(HEADER + LINK + list.len());
-    out.extend(((HEADER + LINK + list.len()) as u32).to_ne_bytes());
-    out.extend(RTM_SETLINK.to_ne_bytes());
-    out.extend((NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    out.extend(SEQUENCE.to_ne_bytes());
-    out.extend(0u32.to_ne_bytes());
+    let len = HEADER + LINK + list.len();
+    let mut out = Vec::with_capacity(len);
+    let flags = NLM_F_REQUEST | NLM_F_ACK;
+    Header { len: len as u32, kind: RTM_SETLINK, flags, seq: SEQUENCE, port: 0 }.put(&mut out);
     let mut link = [0; LINK];
     link[4..8].copy_from_slice(&index.to_ne_bytes());
     out.extend(link);

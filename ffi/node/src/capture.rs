@@ -1,26 +1,23 @@
 //! Captures of the frames on a node's wire.
 
-use super::{Node, NodeError, outlets::Held, timed};
+use super::{
+    Node, NodeError,
+    outlets::{Held, WireThread},
+    timed,
+};
 use devmodel::{region::Outlet, wire::Capture};
-use driver::transport::Quiet;
 use std::{
     io::{self, Write},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::*},
     },
-    thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
 /// Captures all frames on a node's wire, in a thread of this process, until [`finish`](Self::finish). A node has one capture at a time.
 /// While it runs, every frame is assembled in full, which slows down the programs.
-pub struct CaptureThread {
-    stop: Arc<AtomicBool>,
-    held: Arc<Held>,
-    lost_before: u32,
-    thread: Option<JoinHandle<io::Result<u64>>>,
-}
+pub struct CaptureThread(WireThread<io::Result<u64>>);
 
 /// Frame counts of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,43 +40,23 @@ impl CaptureThread {
                        `run --clock timed --timeline FILE` there, which writes all of them";
             return Err(failed()(io::Error::other(why)));
         }
-        let held = Arc::new(Held::new(node, Outlet::Capture)?);
+        let held = Held::new(node, Outlet::Capture)?;
         let to = open().map_err(NodeError::system("open the file of a capture"))?;
         let file = Capture::new(to, node.adapter().config().link_layer).map_err(failed())?;
-        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (theirs, their_stop) = (held.clone(), stop.clone());
-        let builder = std::thread::Builder::new().name("ironverbs-capture".into()).stack_size(512 << 10);
-        let quiet = Quiet::new();
-        let thread = builder.spawn(move || write(&theirs, file, &their_stop));
-        drop(quiet);
-        Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
+        let thread = WireThread::start(held, "ironverbs-capture", |held, stop| write(held, file, stop));
+        thread.map(Self).map_err(failed())
     }
 
     /// True if the thread has ended because its writer failed.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.0.has_ended()
     }
 
     /// Writes the remaining frames and ends the capture.
-    pub fn finish(mut self) -> io::Result<Captured> {
-        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
-        match self.stop_thread() {
-            Some(Ok(result)) => result.map(|frames| Captured { frames, lost }),
-            _ => Err(io::Error::other("the capture's thread ended early")),
-        }
-    }
-
-    fn stop_thread(&mut self) -> Option<std::thread::Result<io::Result<u64>>> {
-        self.stop.store(true, Release);
-        self.held.core().outlet_filled(Outlet::Capture);
-        self.thread.take().map(JoinHandle::join)
-    }
-}
-
-impl Drop for CaptureThread {
-    fn drop(&mut self) {
-        let _ = self.stop_thread();
+    pub fn finish(self) -> io::Result<Captured> {
+        let (result, lost) = self.0.finish();
+        let frames = result.ok_or_else(|| io::Error::other("the capture's thread ended early"))??;
+        Ok(Captured { frames, lost })
     }
 }
 

@@ -3,31 +3,24 @@
 use super::{
     Node, NodeError,
     crowd::{Crowd, TOGETHER},
-    outlets::Held,
+    outlets::{Held, WireThread},
     timed,
 };
 use devmodel::{
     engine::faults::{FaultPlan, FaultReport, FaultWire, Leaving},
     region::Outlet,
 };
-use driver::transport::Quiet;
 use std::{
     io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::*},
     },
-    thread::JoinHandle,
 };
 
 /// Routes all frames on a node's wire through a thread of this process, which applies a fault plan to them, until [`finish`](Self::finish).
 /// It takes the place of a capture. Programs run slower meanwhile.
-pub struct FaultThread {
-    stop: Arc<AtomicBool>,
-    held: Arc<Held>,
-    lost_before: u32,
-    thread: Option<JoinHandle<FaultReport>>,
-}
+pub struct FaultThread(WireThread<FaultReport>);
 
 impl FaultThread {
     /// Starts to apply `plan`.
@@ -42,37 +35,17 @@ impl FaultThread {
             return Err(failed()(io::Error::other(why)));
         }
         let wire = FaultWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;
-        let held = Arc::new(Held::diverting(node)?);
-        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (theirs, their_stop) = (held.clone(), stop.clone());
-        let builder = std::thread::Builder::new().name("ironverbs-faults".into()).stack_size(512 << 10);
-        let quiet = Quiet::new();
-        let thread = builder.spawn(move || carry(&theirs, wire, &their_stop));
-        drop(quiet);
-        Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
+        let held = Held::diverting(node)?;
+        let thread = WireThread::start(held, "ironverbs-faults", |held, stop| carry(held, wire, stop));
+        thread.map(Self).map_err(failed())
     }
 
     /// Stops diverting frames, and delivers those in flight. Returns the results of the plan, and the number of frames lost because the
     /// ring was full.
-    pub fn finish(mut self) -> io::Result<(FaultReport, u32)> {
-        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
-        match self.stop_thread() {
-            Some(Ok(found)) => Ok((found, lost)),
-            _ => Err(io::Error::other("the thread that tries the plan ended early")),
-        }
-    }
-
-    fn stop_thread(&mut self) -> Option<std::thread::Result<FaultReport>> {
-        self.stop.store(true, Release);
-        self.held.core().outlet_filled(Outlet::Capture);
-        self.thread.take().map(JoinHandle::join)
-    }
-}
-
-impl Drop for FaultThread {
-    fn drop(&mut self) {
-        let _ = self.stop_thread();
+    pub fn finish(self) -> io::Result<(FaultReport, u32)> {
+        let (found, lost) = self.0.finish();
+        let found = found.ok_or_else(|| io::Error::other("the thread that tries the plan ended early"))?;
+        Ok((found, lost))
     }
 }
 

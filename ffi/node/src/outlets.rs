@@ -2,7 +2,15 @@
 
 use super::{NodeError, core::Core, file::OutletSlot, locks::NodeLock, node::Node, party, sys};
 use devmodel::region::{Outlet, OutletRing};
-use std::sync::{Arc, atomic::Ordering::*};
+use driver::transport::Quiet;
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+};
 
 impl Core {
     /// The node's state of an outlet.
@@ -118,6 +126,54 @@ impl Drop for Held {
             Ok(lock) => core.close_outlet(self.which, &lock),
             Err(error) => tracing::warn!(%error, "an outlet stays open until this process ends"),
         }
+    }
+}
+
+/// A thread of this process that consumes a node's capture until it is told to stop, which is at the latest when this value is dropped.
+pub struct WireThread<T> {
+    stop: Arc<AtomicBool>,
+    held: Arc<Held>,
+    lost_before: u32,
+    thread: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> WireThread<T> {
+    /// Starts the thread. `run` returns once the flag is set.
+    pub fn start(
+        held: Held,
+        name: &str,
+        run: impl FnOnce(&Held, &AtomicBool) -> T + Send + 'static,
+    ) -> io::Result<Self> {
+        let (held, stop) = (Arc::new(held), Arc::new(AtomicBool::new(false)));
+        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
+        let (theirs, their_stop) = (held.clone(), stop.clone());
+        let thread = Quiet::spawn(name, 512 << 10, move || run(&theirs, &their_stop))?;
+        Ok(Self { stop, held, lost_before, thread: Some(thread) })
+    }
+
+    /// True if the thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops the thread. Returns its result, `None` if it panicked, and the number of frames lost because the ring was full.
+    pub fn finish(mut self) -> (Option<T>, u32) {
+        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
+        (self.join(), lost)
+    }
+}
+
+impl<T> WireThread<T> {
+    fn join(&mut self) -> Option<T> {
+        self.stop.store(true, Release);
+        self.held.core().outlet_filled(Outlet::Capture);
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl<T> Drop for WireThread<T> {
+    fn drop(&mut self) {
+        self.join();
     }
 }
 

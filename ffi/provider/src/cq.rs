@@ -5,10 +5,10 @@ use crate::context::io_errno;
 use crate::events::withdraw;
 use crate::guard::{Birth, answer, guard, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::poll;
 use crate::users::{Use, Users};
-use driver::{Completion, CqInit, InPlace, RawCompletion};
+use driver::{Completion, CqInit, RawCompletion};
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -126,9 +126,7 @@ impl Destroy for ibv_cq {
         Ok(())
     }
 
-    fn end(cq: &mut IronCq) -> Result<(), driver::Error> {
-        cq.inner.destroy_in_place()
-    }
+    ends_inner!();
 }
 
 /// `ibv_poll_cq`: returns the number of completions, or a negative value on failure.

@@ -5,9 +5,8 @@ use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::convert;
 use crate::guard::{Birth, answer, lock, verb};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
-use crate::ours::{Destroy, Of, list, ours};
+use crate::ours::{Destroy, Of, ends_inner, list, ours};
 use crate::users::Use;
-use driver::InPlace;
 use libc::{c_int, c_uint, size_t};
 use node::place::Place;
 use std::ptr::null_mut;
@@ -91,9 +90,7 @@ impl Destroy for ibv_dm {
         Ok(())
     }
 
-    fn end(dm: &mut IronDm) -> Result<(), driver::Error> {
-        dm.inner.destroy_in_place()
-    }
+    ends_inner!();
 }
 
 /// `ibv_memcpy_to_dm`.

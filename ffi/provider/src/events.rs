@@ -5,9 +5,9 @@ use crate::channel::Channel;
 use crate::guard::lock;
 use crate::pipe::{self, EventPipe};
 use driver::transport::Kept;
-use driver::transport::Quiet;
 use driver::{CompletionEvents, DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
+use node::timed::spawn_apart;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -245,14 +245,8 @@ impl Pump {
     }
 }
 
-/// Starts a thread that blocks the program's signals.
 fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
-    let _quiet = Quiet::new();
-    builder.spawn(|| {
-        node::timed::stay_apart();
-        run();
-    })
+    spawn_apart("ironverbs-events", 128 << 10, run)
 }
 
 /// Forwards the events of one completion vector.

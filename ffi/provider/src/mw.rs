@@ -3,9 +3,9 @@
 use crate::abi::memory::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
 use crate::abi::public::{ibv_pd, ibv_qp};
 use crate::guard::verb;
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::users::Use;
-use driver::{AccessFlags, InPlace, MwBind, MwType, SendFlags, SendOp};
+use driver::{AccessFlags, MwBind, MwType, SendFlags, SendOp};
 use libc::{c_int, c_uint};
 
 /// The provider's memory window. Programs see its first member.
@@ -35,9 +35,7 @@ pub extern "C" fn alloc_mw(pd: Of<ibv_pd>, kind: c_uint) -> Option<Of<ibv_mw>> {
 
 /// `ibv_dealloc_mw`.
 impl Destroy for ibv_mw {
-    fn end(mw: &mut IronMw) -> Result<(), driver::Error> {
-        mw.inner.destroy_in_place()
-    }
+    ends_inner!();
 }
 
 /// The memory range to bind a window to. An imported MR's memory belongs to its exporter.

@@ -161,11 +161,21 @@ pub trait Destroy: Ours {
         Ok(())
     }
 
-    /// Destroys it in the device.
+    /// Destroys it in the device: [`ends_inner`] for an object with an `inner` one there.
     fn end(_object: &mut Self::Behind) -> Result<(), Error> {
         Ok(())
     }
 }
+
+/// [`Destroy::end`] of an object that is `inner` in the device.
+macro_rules! ends_inner {
+    () => {
+        fn end(object: &mut Self::Behind) -> Result<(), driver::Error> {
+            driver::InPlace::destroy_in_place(&mut object.inner)
+        }
+    };
+}
+pub(crate) use ends_inner;
 
 /// A program's pointer in a call that destroys the object: V5 holds, too. The object has its own box.
 #[repr(transparent)]

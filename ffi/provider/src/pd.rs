@@ -2,9 +2,8 @@
 
 use crate::abi::public::{ibv_context, ibv_pd};
 use crate::guard::verb;
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::users::{Use, Users};
-use driver::InPlace;
 use libc::c_int;
 use std::sync::Arc;
 
@@ -68,7 +67,5 @@ impl Destroy for ibv_pd {
         Ok(())
     }
 
-    fn end(pd: &mut IronPd) -> Result<(), driver::Error> {
-        pd.inner.destroy_in_place()
-    }
+    ends_inner!();
 }

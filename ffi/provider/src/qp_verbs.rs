@@ -9,11 +9,11 @@ use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{answer, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Of};
+use crate::ours::{Destroy, Of, ends_inner};
 use crate::qp::IronQp;
 use crate::qp_ex;
 use crate::rights;
-use driver::{InPlace, QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
+use driver::{QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
 use libc::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -279,7 +279,5 @@ impl Destroy for ibv_qp {
         Ok(())
     }
 
-    fn end(qp: &mut IronQp) -> Result<(), driver::Error> {
-        qp.inner.destroy_in_place()
-    }
+    ends_inner!();
 }

@@ -5,10 +5,10 @@ use crate::abi::public::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::events::{init_locks, withdraw};
 use crate::guard::{Birth, answer, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::post;
 use crate::users::{Use, Users};
-use driver::{InPlace, SrqInit};
+use driver::SrqInit;
 use libc::{c_int, c_uint};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -152,7 +152,5 @@ impl Destroy for ibv_srq {
         Ok(())
     }
 
-    fn end(srq: &mut IronSrq) -> Result<(), driver::Error> {
-        srq.inner.destroy_in_place()
-    }
+    ends_inner!();
 }

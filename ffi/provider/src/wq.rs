@@ -8,10 +8,10 @@ use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{Birth, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::post;
 use crate::users::{Use, Users};
-use driver::{InPlace, RwqTable, Wq, WqAttr, WqInit, WqState};
+use driver::{RwqTable, Wq, WqAttr, WqInit, WqState};
 use libc::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -142,9 +142,7 @@ impl Destroy for ibv_wq {
         Ok(())
     }
 
-    fn end(wq: &mut IronWq) -> Result<(), driver::Error> {
-        wq.inner.destroy_in_place()
-    }
+    ends_inner!();
 }
 
 /// `ibv_create_rwq_ind_table`.
@@ -185,7 +183,5 @@ impl Destroy for ibv_rwq_ind_table {
         table.users.none()
     }
 
-    fn end(table: &mut IronRwqTable) -> Result<(), driver::Error> {
-        table.inner.destroy_in_place()
-    }
+    ends_inner!();
 }

@@ -3,10 +3,10 @@
 use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::io_errno;
 use crate::guard::{answer, verb};
-use crate::ours::{Destroy, Of, ours};
+use crate::ours::{Destroy, Of, ends_inner, ours};
 use crate::qp_verbs;
 use crate::users::{Use, Users};
-use driver::{FileId, InPlace, XrcOpen};
+use driver::{FileId, XrcOpen};
 use libc::c_int;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -66,9 +66,7 @@ impl Destroy for ibv_xrcd {
         xrcd.users.none()
     }
 
-    fn end(xrcd: &mut IronXrcd) -> Result<(), driver::Error> {
-        xrcd.inner.destroy_in_place()
-    }
+    ends_inner!();
 }
 
 /// `ibv_open_qp`: opens a target QP that this or another program created in the XRC domain.

@@ -1,10 +1,7 @@
 //! Takes a device's events while no thread looks at its queues: a thread, or a task of tokio.
 #![cfg_attr(feature = "tokio", allow(unsafe_code))] // tokio asks for a promise about the descriptor
 
-use crate::{
-    Error, Result,
-    verbs::{self, transport::Quiet},
-};
+use crate::{Error, Result, verbs};
 use std::{
     sync::{Arc, Weak},
     thread::{self, JoinHandle},
@@ -58,13 +55,7 @@ impl Reactor {
             let fd = fd.map_err(|error| failed(error.into()))?;
             return Ok(Self::Task(runtime.spawn(task(fd, device))));
         }
-        let builder = thread::Builder::new().name("ironverbs-events".into());
-        let _quiet = Quiet::new();
-        let thread = builder.spawn(move || {
-            // A program in virtual time does not wait for this thread.
-            node::timed::stay_apart();
-            run(&raw, &device);
-        });
+        let thread = node::timed::spawn_apart("ironverbs-events", 2 << 20, move || run(&raw, &device));
         thread.map(Self::Thread).map_err(|error| Error::System("cannot start a thread", error))
     }
 

@@ -1,7 +1,7 @@
 //! Sections of a thread that no signal handler interrupts.
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
+use std::{io, mem::MaybeUninit, thread};
 
 /// While this value lives, no signal handler runs in this thread, and threads started here begin with all signals
 /// blocked.
@@ -25,6 +25,19 @@ impl Quiet {
             Self(old.assume_init())
         }
     }
+
+    /// Starts a thread that blocks the program's signals, with a stack of `stack` bytes. `migration` recognizes our threads by their names.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn spawn<T: Send + 'static>(
+        name: &str,
+        stack: usize,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<thread::JoinHandle<T>> {
+        let _quiet = Self::new();
+        thread::Builder::new().name(name.into()).stack_size(stack).spawn(body)
+    }
 }
 
 impl Drop for Quiet {
@@ -40,8 +53,7 @@ mod tests {
 
     #[test]
     fn a_thread_started_while_quiet_blocks_all_signals_but_those_of_a_missing_page() {
-        let quiet = Quiet::new();
-        let blocked = std::thread::spawn(|| {
+        let blocked = Quiet::spawn("quiet", 64 << 10, || {
             let mut set = MaybeUninit::<libc::sigset_t>::uninit();
             // SAFETY: the set is written before it is read.
             unsafe {
@@ -50,7 +62,6 @@ mod tests {
                     .map(|signal| libc::sigismember(set.as_ptr(), signal))
             }
         });
-        drop(quiet);
-        assert_eq!(blocked.join().unwrap(), [0, 0, 1, 1]);
+        assert_eq!(blocked.unwrap().join().unwrap(), [0, 0, 1, 1]);
     }
 }

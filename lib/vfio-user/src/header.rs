@@ -10,45 +10,37 @@ const _: () = assert!(size_of::<Header>() == HEADER_SIZE);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command(pub u16);
 
-#[allow(missing_docs)]
-impl Command {
-    pub const VERSION: Self = Self(1);
-    pub const DMA_MAP: Self = Self(2);
-    pub const DMA_UNMAP: Self = Self(3);
-    pub const DEVICE_GET_INFO: Self = Self(4);
-    pub const DEVICE_GET_REGION_INFO: Self = Self(5);
-    pub const DEVICE_GET_REGION_IO_FDS: Self = Self(6);
-    pub const DEVICE_GET_IRQ_INFO: Self = Self(7);
-    pub const DEVICE_SET_IRQS: Self = Self(8);
-    pub const REGION_READ: Self = Self(9);
-    pub const REGION_WRITE: Self = Self(10);
-    pub const DMA_READ: Self = Self(11);
-    pub const DMA_WRITE: Self = Self(12);
-    pub const DEVICE_RESET: Self = Self(13);
-    pub const REGION_WRITE_MULTI: Self = Self(15);
-    pub const DEVICE_FEATURE: Self = Self(16);
+macro_rules! commands { ($($name:ident = $number:literal,)*) => {
+    #[allow(missing_docs)]
+    impl Command {
+        $( pub const $name: Self = Self($number); )*
 
-    /// Its name in the specification, without the prefix.
-    pub fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::VERSION => "VERSION",
-            Self::DMA_MAP => "DMA_MAP",
-            Self::DMA_UNMAP => "DMA_UNMAP",
-            Self::DEVICE_GET_INFO => "DEVICE_GET_INFO",
-            Self::DEVICE_GET_REGION_INFO => "DEVICE_GET_REGION_INFO",
-            Self::DEVICE_GET_REGION_IO_FDS => "DEVICE_GET_REGION_IO_FDS",
-            Self::DEVICE_GET_IRQ_INFO => "DEVICE_GET_IRQ_INFO",
-            Self::DEVICE_SET_IRQS => "DEVICE_SET_IRQS",
-            Self::REGION_READ => "REGION_READ",
-            Self::REGION_WRITE => "REGION_WRITE",
-            Self::DMA_READ => "DMA_READ",
-            Self::DMA_WRITE => "DMA_WRITE",
-            Self::DEVICE_RESET => "DEVICE_RESET",
-            Self::REGION_WRITE_MULTI => "REGION_WRITE_MULTI",
-            Self::DEVICE_FEATURE => "DEVICE_FEATURE",
-            _ => return None,
-        })
+        /// Its name in the specification, without the prefix.
+        pub fn name(self) -> Option<&'static str> {
+            match self {
+                $( Self::$name => Some(stringify!($name)), )*
+                _ => None,
+            }
+        }
     }
+} }
+
+commands! {
+    VERSION = 1,
+    DMA_MAP = 2,
+    DMA_UNMAP = 3,
+    DEVICE_GET_INFO = 4,
+    DEVICE_GET_REGION_INFO = 5,
+    DEVICE_GET_REGION_IO_FDS = 6,
+    DEVICE_GET_IRQ_INFO = 7,
+    DEVICE_SET_IRQS = 8,
+    REGION_READ = 9,
+    REGION_WRITE = 10,
+    DMA_READ = 11,
+    DMA_WRITE = 12,
+    DEVICE_RESET = 13,
+    REGION_WRITE_MULTI = 15,
+    DEVICE_FEATURE = 16,
 }
 
 impl std::fmt::Debug for Command {

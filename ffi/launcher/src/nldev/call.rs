@@ -90,9 +90,7 @@ impl<'a> Call<'a> {
         let Some(host) = &self.inventory.host else { return Ok(None) };
         let lost = |e: std::io::Error| Refused(e.raw_os_error().unwrap_or(libc::EIO), None);
         match self.request.u32(attr::DEV_INDEX)? {
-            Some(index) if index < BEHIND_HOST => {
-                host.relay(&self.request, self.asker).map(Some).map_err(lost)
-            }
+            Some(index) if index < BEHIND_HOST => host.ask(&self.request, self.asker).map(Some).map_err(lost),
             None if self.request.header.flags & NLM_F_DUMP != 0 => {
                 let theirs = host.messages(&self.request, self.asker).map_err(lost)?;
                 self.out.datagrams.extend(theirs);

@@ -29,11 +29,6 @@ impl Host {
         Ok(Self(socket))
     }
 
-    /// The datagrams of the kernel's answer to a request, addressed as if the asker had sent it.
-    pub fn relay(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
-        self.ask(request, asker)
-    }
-
     /// The kernel's result for a request that is only acknowledged: an errno, 0 for success.
     pub fn order(&self, request: &Request<'_>, asker: &Asker) -> io::Result<i32> {
         let bytes = request.acknowledged();
@@ -50,7 +45,8 @@ impl Host {
         Ok(all)
     }
 
-    fn ask(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
+    /// The datagrams of the kernel's answer to a request, addressed as if the asker had sent it.
+    pub fn ask(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
         self.0.send(0, request.bytes)?;
         let mut all = Vec::new();
         let acknowledged = request.header.flags & NLM_F_ACK != 0;

@@ -33,7 +33,8 @@ impl Header {
         })
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    /// Appends it to `out`.
+    pub fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.len.to_ne_bytes());
         out.extend(self.kind.to_ne_bytes());
         out.extend(self.flags.to_ne_bytes());

@@ -4,7 +4,7 @@
 //! something are refused as the kernel refuses them for devices of the mlx5 driver.
 
 mod call;
-mod codes;
+pub mod codes;
 mod devices;
 mod host;
 mod inventory;

@@ -6,16 +6,18 @@ mod effort;
 mod late;
 mod limits;
 
-pub use ::clock::{CYCLE, Call, stay_apart};
+pub use ::clock::{CYCLE, Call};
 pub use conductor::{Conductor, Rules, board_of, is_conducted};
 
 use super::core::Core;
-use clock::{Board, Written};
+use clock::{Board, Written, stay_apart};
 use devmodel::{engine::Ps, pcie::doorbell_half};
+use driver::transport::Quiet;
 use hwspec::{
     doorbell::{BF_OFFSET, UAR_SHIFT, UAR_SIZE},
     pcie::FIRST_UAR,
 };
+use std::{io, thread::JoinHandle};
 
 /// Minimum time that a card takes to start a command, ps. An assumption: its firmware first reads the command from host memory.
 const COMMAND: Ps = 10_000_000;
@@ -67,6 +69,21 @@ impl Core {
     pub fn notice(&self, board: &Board) {
         let _ = board.player().map(|player| player.now());
     }
+}
+
+/// Starts a thread of a library, as [`Quiet::spawn`] does. A program in virtual time does not wait for it.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn spawn_apart(
+    name: &str,
+    stack: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    Quiet::spawn(name, stack, || {
+        stay_apart();
+        body();
+    })
 }
 
 /// Always true: if the thread has no place, the write is lost.

@@ -31,6 +31,5 @@ mod source;
 mod subnet;
 #[cfg(test)]
 mod tests;
-mod thread;
 mod uapi;
 mod waiting;

@@ -147,7 +147,7 @@ impl Manager {
                 Shared::here().lock().search_ends(number, search, found);
             });
         };
-        if super::thread::spawn("resolve", ask).is_err() {
+        if node::timed::spawn_apart("ironverbs-resolve", 256 << 10, ask).is_err() {
             self.resolved(number, Err(libc::EAGAIN));
         }
     }

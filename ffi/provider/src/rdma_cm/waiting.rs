@@ -2,13 +2,22 @@
 
 use super::id::State;
 use super::manager::{Manager, Shared};
-use super::thread::{Thread, spawn};
 use crate::guard::guard;
 use cm::Time;
 use libc::c_int;
+use node::timed::spawn_apart;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// The connection manager's thread, one per process: started when the process first communicates, stopped when it exits.
+pub struct Thread {
+    pub(super) handle: JoinHandle<()>,
+    pub(super) wake: OwnedFd,
+    /// When it wakes if nothing happens.
+    pub(super) until: Option<Time>,
+}
 
 /// Interval of liveness checks of peers on this node.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,7 +48,8 @@ impl Manager {
         }
         // SAFETY: a fresh descriptor that this function owns.
         let wake = unsafe { OwnedFd::from_raw_fd(fd) };
-        let handle = spawn("rdma_cm", move || guard((), || run(fd))).map_err(|_| libc::EAGAIN)?;
+        let run = move || guard((), || run(fd));
+        let handle = spawn_apart("ironverbs-rdma_cm", 256 << 10, run).map_err(|_| libc::EAGAIN)?;
         self.thread = Some(Thread { handle, wake, until: None });
         Ok(())
     }

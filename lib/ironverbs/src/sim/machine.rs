@@ -22,7 +22,7 @@ use std::{
     alloc::Layout,
     collections::BTreeMap,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     ptr::NonNull,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -403,14 +403,8 @@ unsafe impl Transport for Slot {
         }
     }
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
-        // SAFETY: no memory is involved.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that was just made and has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let ours = fd.try_clone()?;
+        let interrupt = Interrupt::new()?;
+        let ours = interrupt.as_fd().try_clone_to_owned()?;
         let Inner { adapter, process, .. } = &mut *self.machine.inner();
         process.eventfds.insert((self.fid, vector), ours);
         adapter.msix_program(
@@ -419,7 +413,7 @@ unsafe impl Transport for Slot {
             vector,
             Some(MsixMessage { address: 0xfee0_0000, data: vector.into() }),
         );
-        Interrupt::of(fd)
+        Ok(interrupt)
     }
     fn reset(&self) -> io::Result<()> {
         let Inner { adapter, process, .. } = &mut *self.machine.inner();
