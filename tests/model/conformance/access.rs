@@ -111,18 +111,17 @@ fn row_26_write_that_ends_outside_is_not_written_on_ibta() {
 /// Row 27: a responder QP without the access right: NAK 0x61, REM_INV_REQ, vendor_err 0x8a.
 #[test]
 fn row_27_qp_without_the_right_is_an_invalid_request() {
-    for i in 0..3 {
+    for i in 0..4 {
         let mut bed = Bed::cx5();
         let p = path();
-        let lacking = [
-            Path { remote_write: false, ..p },
-            Path { remote_read: false, ..p },
-            Path { remote_atomic: false, ..p },
-        ];
+        let no_atomics = Path { remote_atomic: false, ..p };
+        let lacking =
+            [Path { remote_write: false, ..p }, Path { remote_read: false, ..p }, no_atomics, no_atomics];
         let (a, b) = (bed.qp(1), bed.qp(2));
         bed.connect_each([a, b], [p, lacking[i].back()]);
         let (x, y) = (bed.mr(1, 8, Access::ALL), bed.mr(2, 8, Access::ALL));
-        let wrs = [Wr::write(x.sge(), y), Wr::read(x.sge(), y), Wr::fetch_add(x.sge(), y, 1)];
+        let swap = Wr::compare_swap(x.sge(), y, 0, 1);
+        let wrs = [Wr::write(x.sge(), y), Wr::read(x.sge(), y), Wr::fetch_add(x.sge(), y, 1), swap];
         bed.fill(x, &[9; 8]);
         bed.post(a, &wrs[i]);
         let naks: Vec<_> = bed.take_frames().iter().filter_map(|f| f.syndrome()).collect();

@@ -104,9 +104,13 @@ fn row_08_duplicate_read_outside_the_original_is_dropped() {
     let (mut bed, peer, from) = foreign(8 * MTU, Access::ALL);
     bed.from_peer(peer, &read_of(from, EXPECTS, 0, 2 * MTU));
     bed.from_peer(peer, &read_of(from, EXPECTS + 2, 0, 2 * MTU));
-    // Longer, elsewhere, and before the original.
-    for (psn, at, len) in [(EXPECTS, 0, 3 * MTU), (EXPECTS, 4 * MTU, 2 * MTU), (EXPECTS - 1, 0, MTU)] {
-        assert_eq!(brief(&bed.from_peer(peer, &read_of(from, psn, at, len))), []);
+    // Longer, elsewhere, at the PSN of another part, before the original, and by another key.
+    let others = [(0, 0, 3 * MTU), (0, 4 * MTU, 2 * MTU), (0, 8, MTU), (1, 0, MTU), (-1, 0, MTU)];
+    let mut others =
+        others.map(|(i, at, len)| read_of(from, EXPECTS.wrapping_add_signed(i), at, len)).to_vec();
+    others.push(read_of(Mr { key: from.key ^ 1, ..from }, EXPECTS, 0, 2 * MTU));
+    for other in &others {
+        assert_eq!(brief(&bed.from_peer(peer, other)), [], "{other:?}");
     }
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }

@@ -23,7 +23,7 @@ fn assert_last_invalid(packets: &[(BthOpcode, usize)], says: usize) {
 /// Row 31: FIRST and MIDDLE carry exactly one path MTU.
 #[test]
 fn row_31_first_and_middle_must_be_full() {
-    for len in [0, MTU - 4, MTU + 4] {
+    for len in [0, MTU - 4, MTU - 1, MTU + 4] {
         assert_last_invalid(&[(BthOpcode::RcSendFirst, len)], 0);
         assert_last_invalid(&[(BthOpcode::RcWriteFirst, len)], 3 * MTU);
         assert_last_invalid(&[(BthOpcode::RcSendFirst, MTU), (BthOpcode::RcSendMiddle, len)], 0);
@@ -34,7 +34,7 @@ fn row_31_first_and_middle_must_be_full() {
 /// Row 31: LAST carries at least one byte and at most one path MTU.
 #[test]
 fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
-    for len in [0, MTU + 4] {
+    for len in [0, MTU + 1, MTU + 4] {
         assert_last_invalid(&[(BthOpcode::RcSendFirst, MTU), (BthOpcode::RcSendLast, len)], 0);
         let says = MTU + len.max(4);
         assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU), (BthOpcode::RcWriteLast, len)], says);
@@ -45,9 +45,10 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
 /// Row 31: the packets of a WRITE together carry the length in its RETH.
 #[test]
 fn row_31_write_carries_what_its_reth_says() {
-    for says in [4, 12, 4096] {
+    for says in [4, 7, 9, 12, 4096] {
         assert_last_invalid(&[(BthOpcode::RcWriteOnly, 8)], says);
     }
+    assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU)], MTU);
     for says in [MTU + 4, MTU + 12] {
         assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU), (BthOpcode::RcWriteLast, 8)], says);
     }

@@ -64,10 +64,13 @@ fn row_23_invalid_request_nak_fails_the_requester() {
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::RemoteInvalReqErr);
 }
 
+/// Opcodes that RC reserves.
+const RESERVED: [u8; 9] = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f];
+
 /// Row 24, `cx5`: a reserved opcode gets NAK 0x61.
 #[test]
 fn row_24_reserved_opcode_is_invalid_on_cx5() {
-    for raw in [0x15, 0x18, 0x1f] {
+    for raw in RESERVED {
         let (mut bed, peer, _) = judged(Config::default(), 4 * MTU);
         let pkt = Pkt::new(BthOpcode::from_raw(raw), EXPECTS).payload(&[1; 8]).ack_req();
         let answers = bed.from_peer(peer, &pkt);
@@ -80,7 +83,7 @@ fn row_24_reserved_opcode_is_invalid_on_cx5() {
 /// Row 24, `ibta`: a reserved opcode is dropped or refused, never executed.
 #[test]
 fn row_24_reserved_opcode_is_never_executed_on_ibta() {
-    for raw in [0x15, 0x18, 0x1f] {
+    for raw in RESERVED {
         let (mut bed, peer, mr) = judged(Config { profile: Conformance::Ibta, ..Config::default() }, 4 * MTU);
         let pkt = Pkt::new(BthOpcode::from_raw(raw), EXPECTS).payload(&[1; 8]).ack_req();
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), [], "opcode {raw:#x}");

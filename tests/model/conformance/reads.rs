@@ -1,6 +1,7 @@
 //! READs at the requester: limits, gaps, stale responses.
 
 use super::common::*;
+use hwspec::wire::Syndrome;
 
 /// Row 38: a requester has at most max_rd_atomic outstanding READs and atomics.
 #[test]
@@ -104,7 +105,7 @@ fn row_43_stale_response_is_ignored() {
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
 
-/// Row 43: an ACK, NAK or response for a PSN that was never sent is ignored.
+/// Row 43: an ACK, NAK or response for a PSN that was never sent, or acknowledged before, is ignored, and a response to a WRITE.
 #[test]
 fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -116,6 +117,9 @@ fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
         ack(SENDS - 1, 0),
         nak(NAK_SEQUENCE, SENDS + 5, 0),
         nak(NAK_ACCESS, SENDS + 5, 0),
+        nak(NAK_SEQUENCE, SENDS - 1, 0),
+        nak(Syndrome::RnrNak(12), SENDS - 1, 0),
+        Pkt::new(BthOpcode::RcReadRespOnly, SENDS).aeth(ACK, 1).payload(&[1; 8]),
         Pkt::new(BthOpcode::RcReadRespOnly, SENDS + 5).aeth(ACK, 1).payload(&[1; 8]),
         Pkt::new(BthOpcode::RcAtomicAck, SENDS + 5).aeth(ACK, 1).atomic_ack(1),
     ];

@@ -41,11 +41,12 @@ fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);
     let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
     assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), EXPECTS + 2));
-    assert_eq!(bed.bytes(to)[..2 * MTU], [5; 2 * MTU]);
+    assert_eq!(bed.bytes(to), [[5; 2 * MTU].as_slice(), &[0; MTU]].concat());
     bed.post_recv(peer.qp, &[]);
     let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
     assert_eq!((syndrome, psn), (ACK, EXPECTS + 2));
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len, 3 * MTU as u32);
+    assert_eq!(bed.bytes(to), [5; 3 * MTU]);
 }
 
 /// Row 20: the requester waits at least the time in the table, then sends the same PSN again.

@@ -4,7 +4,7 @@
 //! and complete; a [`Step`] is a possible next event. Time is logical: a running timer may expire at any moment. A
 //! delayed packet is one that is overtaken by other steps.
 
-use super::pair::{End, MTU, Pkt, Post, Receive, VA};
+use super::pair::{End, MTU, Pkt, Post, VA};
 use crate::transport::{Kind, Status, Timer, acknowledgement_timeout};
 use hwspec::handle::Psn;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ const IN_FLIGHT: usize = 3;
 const APART: u64 = 3 * MTU as u64;
 
 /// A receive that any message fits.
-const RECEIVE: Receive = Receive { len: 1 << 20, broken: false };
+const RECEIVE: u32 = 1 << 20;
 
 /// The initial settings of an exploration.
 #[derive(Clone, Debug)]

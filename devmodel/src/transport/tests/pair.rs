@@ -36,7 +36,6 @@ pub(super) struct Pkt {
     pub atomic: Option<(u64, u32, u64, u64)>,
     pub imm: bool,
     pub payload: Vec<u8>,
-    pub padded: bool,
     /// Syndrome and MSN.
     pub aeth: Option<(u8, u32)>,
     pub original: u64,
@@ -45,8 +44,7 @@ pub(super) struct Pkt {
 impl Pkt {
     pub fn new(opcode: BthOpcode, psn: u32) -> Self {
         let (reth, atomic, aeth) = (None, None, None);
-        let (payload, ask, imm, padded) = (Vec::new(), true, false, true);
-        Self { opcode, psn, ask, reth, atomic, imm, payload, padded, aeth, original: 0 }
+        Self { opcode, psn, ask: true, reth, atomic, imm: false, payload: Vec::new(), aeth, original: 0 }
     }
 
     pub fn with(mut self, len: usize) -> Self {
@@ -89,7 +87,7 @@ impl Packet for Pkt {
         self.payload.len() as u32
     }
     fn is_padded(&self) -> bool {
-        self.padded
+        true
     }
 }
 
@@ -104,22 +102,18 @@ pub(super) struct Post {
     pub data: Vec<u8>,
     /// The swap or add operand, and the compare operand.
     pub operands: [u64; 2],
-    pub order: Order,
 }
 
 impl Post {
     fn new(kind: Kind, va: u64, len: u32) -> Self {
         let data = (0..len).map(|i| i as u8).collect();
-        Self { kind, va, key: KEY, len, data, operands: [0; 2], order: Order::None }
+        Self { kind, va, key: KEY, len, data, operands: [0; 2] }
     }
     pub fn send(len: u32) -> Self {
         Self::new(Kind::Send, 0, len)
     }
     pub fn write(at: u64, len: u32) -> Self {
         Self::new(Kind::Write, VA + at, len)
-    }
-    pub fn write_imm(at: u64, len: u32) -> Self {
-        Self::new(Kind::WriteImm, VA + at, len)
     }
     pub fn read(at: u64, len: u32) -> Self {
         Self::new(Kind::Read, VA + at, len)
@@ -130,14 +124,6 @@ impl Post {
     pub fn swap(at: u64, from: u64, to: u64) -> Self {
         Self { operands: [to, from], ..Self::new(Kind::CompareSwap, VA + at, 8) }
     }
-}
-
-/// A posted receive.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receive {
-    pub len: u32,
-    /// True if its key is invalid.
-    pub broken: bool,
 }
 
 /// One end of the connection.
@@ -162,10 +148,10 @@ pub(super) struct End {
     pub memory: Vec<u8>,
     /// The peer's rights to memory, by [`KEY`].
     pub granted: Rights,
-    pub checks_ahead: bool,
     /// False once the memory that READs refer to is unmapped.
     pub is_there: bool,
-    pub receives: Vec<Receive>,
+    /// Lengths of the posted receives.
+    pub receives: Vec<u32>,
     /// Bytes received in each receive.
     pub received: Vec<u32>,
     pub events: Vec<Event>,
@@ -189,7 +175,6 @@ impl End {
             responder,
             memory: vec![0; LEN],
             granted: Rights::all(),
-            checks_ahead: true,
             is_there: true,
             ..Self::default()
         }
@@ -244,7 +229,7 @@ impl End {
     }
 
     fn read_response(&mut self, packet: &Pkt, psn: Psn) {
-        let shape = (packet.len(), packet.opcode.is_last(), packet.padded);
+        let shape = (packet.len(), packet.opcode.is_last(), true);
         if let Some((at, _)) = read_response(self, psn, MTU, shape) {
             self.brought.push((at, packet.payload.clone()));
             deliver(self, psn, None);
@@ -281,7 +266,7 @@ impl End {
         let work = self.posted.get(self.requester.tail as usize)?;
         let packets = work.kind.packets(work.len, MTU);
         let admitted =
-            self.requester.has_room() && self.requester.admits(Some(work.kind), packets, work.order);
+            self.requester.has_room() && self.requester.admits(Some(work.kind), packets, Order::None);
         let (psn, kind) = (self.requester.psn, work.kind as u8);
         admitted.then_some(Request { psn, packets, length: work.len, kind, ..Request::default() })
     }
@@ -435,11 +420,7 @@ impl Responses for End {
     }
     fn abort_receive(&mut self) {}
     fn receive(&mut self, packet: &Pkt) -> Result<(), Refusal> {
-        let into = self.receives[self.responder.rx.receive as usize];
-        if packet.len() > 0 && into.broken {
-            return Err(Refusal::PROTECTION);
-        }
-        if self.responder.rx.done + packet.len() > into.len {
+        if self.responder.rx.done + packet.len() > self.receives[self.responder.rx.receive as usize] {
             return Err(Refusal::LENGTH);
         }
         self.executed.push((packet.psn, self.responder.rx.done.into()));
@@ -457,7 +438,7 @@ impl Responses for End {
         self.is_there
     }
     fn checks_ahead(&self) -> bool {
-        self.checks_ahead
+        true
     }
     fn write(&mut self, packet: &Pkt, message: &Message) -> Result<(), Refusal> {
         let va = message.va + u64::from(message.done);
@@ -517,7 +498,7 @@ impl Pair {
 
     /// The peer posts receives of `len` bytes.
     pub fn receives(mut self, count: usize, len: u32) -> Self {
-        self.theirs.receives.extend(std::iter::repeat_n(Receive { len, broken: false }, count));
+        self.theirs.receives.extend(std::iter::repeat_n(len, count));
         self
     }
 
@@ -583,14 +564,9 @@ impl Pair {
         }
     }
 
-    /// Delivers a forged packet to us and returns our response.
-    pub fn tell(&mut self, packet: &Pkt) -> Vec<Pkt> {
-        self.ours.take(packet);
-        self.ours.transmit()
-    }
-
-    /// Like [`tell`](Self::tell) for an acknowledge packet.
+    /// Delivers a forged acknowledge packet to us and returns our response.
     pub fn tell_ack(&mut self, psn: u32, syndrome: u8) -> Vec<Pkt> {
-        self.tell(&Pkt { aeth: Some((syndrome, 0)), ..Pkt::new(BthOpcode::RcAck, psn) })
+        self.ours.take(&Pkt { aeth: Some((syndrome, 0)), ..Pkt::new(BthOpcode::RcAck, psn) });
+        self.ours.transmit()
     }
 }
