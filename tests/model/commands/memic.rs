@@ -9,12 +9,6 @@ use hwspec::{
 
 const PAGE: u64 = 4096;
 
-fn ready() -> (Bed, Base) {
-    let mut bed = up();
-    let base = bed.base(0);
-    (bed, base)
-}
-
 /// Allocates `len` bytes within `pages` of the device memory.
 fn alloc(bed: &mut Bed, pages: std::ops::Range<u64>, len: u32) -> Reply {
     let mut input = AllocMemicIn::zeroed();

@@ -36,6 +36,13 @@ fn up() -> Bed {
     bed
 }
 
+/// An initialized PF, and the objects that most others need.
+fn ready() -> (Bed, Base) {
+    let mut bed = up();
+    let base = bed.base(0);
+    (bed, base)
+}
+
 /// A PF and two VFs, all initialized.
 fn with_vfs() -> Bed {
     let mut bed = Bed::cx5();

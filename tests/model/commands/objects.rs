@@ -51,8 +51,7 @@ fn a_masked_vector_is_pending_until_it_is_unmasked() {
 
 #[test]
 fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to_it() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let query = QueryEqIn::with(|s| s.eq_number(base.eqn as u8));
     let out = QueryEqOut::read(&bed.ok(0, Opcode::QueryEq, &query, QueryEqOut::SIZE)).eq_context_entry();
     assert_eq!((out.log_eq_size(), out.uar_page(), out.intr()), (4, base.uar, 1));
@@ -68,8 +67,7 @@ fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to
 
 #[test]
 fn a_completion_queue_is_checked_shown_and_modified() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let b = &mut bed;
     let rows: Refusals<'_, CqContext> = &[
         (&|c| c.log_cq_size(23), Some(Syndrome::QueueSize)),
@@ -147,8 +145,7 @@ fn counter_sets_count_from_their_allocation() {
 
 #[test]
 fn shared_receive_queues_keep_their_state_and_are_told_apart() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let cqn = bed.cq_by(0, 0, &base);
     let at = bed.memory.alloc(0, 4 * PAGE);
     let srq = SrqContext::with(|s| s.log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 0x3000));

@@ -69,8 +69,7 @@ fn no_function_reaches_objects_of_another() {
 
 #[test]
 fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let (a, b) = (bed.uid(0), bed.uid(0));
     let pd = bed.pd_by(0, a);
     let cqn = bed.cq_by(0, a, &base);
@@ -129,8 +128,7 @@ fn a_receive_queue_counts_in_a_set_of_its_context_or_of_the_functions_driver() {
 
 #[test]
 fn memberships_of_groups_end_with_the_user_context_of_their_queue_pair() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let uid = bed.uid(0);
     let own = Base { pd: bed.pd_by(0, uid), uar: bed.uar_by(0, uid), ..base };
     let cqn = bed.cq_by(0, uid, &own);
@@ -199,8 +197,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
 
 #[test]
 fn what_a_dead_party_owned_is_reaped() {
-    let mut bed = up();
-    let base = bed.base(0);
+    let (mut bed, base) = ready();
     let uid = bed.uid(0);
     let cqn = bed.cq_by(0, uid, &base);
     assert_eq!(bed.adapter.reap(&mut bed.memory, Party(9), 1), Some((0, 1)), "somebody else died");

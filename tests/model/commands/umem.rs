@@ -37,12 +37,6 @@ fn qp_over(bed: &mut Bed, base: &Base, cqn: u32, log: u8, ring: (u32, u64), dbr:
     bed.reply_to(0, Opcode::CreateQp, 0, input.as_bytes(), 16).made()
 }
 
-fn ready() -> (Bed, Base) {
-    let mut bed = up();
-    let base = bed.base(0);
-    (bed, base)
-}
-
 #[test]
 fn a_cq_lies_where_the_object_says() {
     let (mut bed, base) = ready();

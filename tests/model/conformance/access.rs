@@ -136,8 +136,7 @@ fn row_27_qp_without_the_right_is_an_invalid_request() {
 /// Row 28: a WRITE or READ of no bytes succeeds with any key; the READ is answered by one empty ONLY response.
 #[test]
 fn row_28_zero_bytes_need_no_key() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
+    let (mut bed, peer, _) = foreign(64, Access::LOCAL);
     let answers = bed.from_peer(
         peer,
         &Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req(),

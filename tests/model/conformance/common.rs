@@ -3,10 +3,11 @@
 pub use devmodel::Config;
 use hwspec::wire::{NakCode, Syndrome};
 pub use hwspec::{
-    context::QpState,
+    context::{AccessMode, QpState, mkey::MkeyContext},
     cqe::{CqeOpcode, CqeSyndrome},
     eqe::EventType,
     wire::BthOpcode,
+    wqe::MkeyMask,
 };
 pub use ironverbs_tests::bed::*;
 
@@ -20,6 +21,9 @@ pub const NAK_INVALID: Syndrome = Syndrome::Nak(NakCode::InvalidRequest);
 pub const NAK_ACCESS: Syndrome = Syndrome::Nak(NakCode::RemoteAccess);
 /// NAK 0x63.
 pub const NAK_OPERATION: Syndrome = Syndrome::Nak(NakCode::RemoteOperational);
+
+/// Raw value of `check_free`.
+pub const MUST_BE_FREE: u8 = 1;
 
 /// A path MTU small enough for messages of many packets.
 pub const MTU: usize = 256;
@@ -52,9 +56,7 @@ pub fn foreign_on(config: Config, path: Path, len: usize, access: Access) -> (Be
 /// good one needs.
 pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
     let (mut bed, peer, mr) = foreign_on(config, path(), len, Access::ALL);
-    for _ in 0..4 {
-        bed.post_recv(peer.qp, &[mr.sge()]);
-    }
+    bed.post_recvs(peer.qp, 4, &[mr.sge()]);
     (bed, peer, mr)
 }
 

@@ -17,8 +17,7 @@ fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
 #[test]
 fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     const OVERRUN: u32 = 1 << 2;
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let cq = bed.cq_of(1, 2);
     let context = CqContext::with(|s| s.oi(true));
     let input = ModifyCqIn::with(|s| {
@@ -37,8 +36,7 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
 /// PRM, `cqc.cc`: every completion of a collapsed CQ goes to its first entry. A program reads there how far the queue is.
 #[test]
 fn a_collapsed_queue_has_its_last_completion_in_the_first_entry() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let cq = bed.cq_with(1, 2, |c| {
         c.set().cc(true).oi(true);
     });
@@ -169,8 +167,7 @@ fn row_55_a_resize_that_does_not_fit_is_refused() {
 /// Requests that send nothing wait for no acknowledgement: one doorbell executes as many as fit a queue, and each completes.
 #[test]
 fn a_doorbell_for_a_thousand_requests_that_send_nothing_completes_them_all() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let cq = bed.cq_of(1, 10);
     let spec = QpSpec { log_sq: 10, send_cq: Some(cq), ..QpSpec::default() };
     let (a, _) = bed.pair_of([spec, QpSpec::default()], path());

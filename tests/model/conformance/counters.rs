@@ -9,8 +9,7 @@ const QKEY: u32 = 0x1111_2222;
 /// Row 60: a counter set counts only for QPs that refer to it.
 #[test]
 fn row_60_counter_sets_count_their_qps_only() {
-    let mut bed = Bed::cx5();
-    bed.function(2);
+    let mut bed = Bed::cx5().with_function(2);
     let set = bed.counter_set(2);
     let path = Path { qkey: QKEY, mtu: 4096, ..Path::default() };
     let spec = QpSpec { service: ServiceType::Ud, ..QpSpec::default() };

@@ -270,8 +270,7 @@ fn row_54_multicast_reaches_members_only() {
 /// Row 50: datagram QPs take receives from an SRQ like others; a dropped datagram takes none.
 #[test]
 fn row_50_datagrams_from_a_shared_queue() {
-    let mut bed = Bed::ibta();
-    bed.function(2);
+    let mut bed = Bed::ibta().with_function(2);
     let srq = bed.srq(2, 3);
     let a = bed.datagram(1, ServiceType::Ud, QKEY);
     let b =

@@ -182,8 +182,7 @@ fn parameters_are_those_of_the_port() {
 /// A CNP has the DSCP, and in a VLAN the priority, that were set for the port, and is sent at the configured rate.
 #[test]
 fn row_57_notifications_are_as_they_were_set() {
-    let mut bed = Bed::cx5();
-    bed.function(0);
+    let mut bed = Bed::cx5().with_function(0);
     let peer = bed.foreign(1, Path { sl: 3, ..path() });
     bed.set_gid_in(1, GID_IPV4, gid_v4(1), Some(5)).unwrap();
     let to = bed.mr(1, 64, Access::ALL);
@@ -232,8 +231,7 @@ fn row_57_notifications_are_as_they_were_set() {
 /// A sender's rate follows the parameters, and CNPs are ignored where reaction is disabled.
 #[test]
 fn row_57_a_sender_slows_down_as_it_was_told() {
-    let mut bed = Bed::cx5();
-    bed.function(0);
+    let mut bed = Bed::cx5().with_function(0);
     let peer = bed.foreign(1, path());
     let from = bed.mr(1, 64 * MTU, Access::ALL);
     let cnp = Pkt::new(BthOpcode::Cnp, 0);

@@ -123,8 +123,7 @@ fn row_47_doorbell_record_raised_in_err_is_flushed() {
 /// Row 55: a CQ that overflows raises a CQ error event and fails its QPs; no entry is overwritten.
 #[test]
 fn row_55_cq_overflow_overwrites_nothing() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let cq = bed.cq_of(1, 2);
     let spec = QpSpec { send_cq: Some(cq), ..QpSpec::default() };
     let (a, _) = bed.pair_of([spec, QpSpec::default()], path());
@@ -148,9 +147,7 @@ fn row_55_cq_overflow_overwrites_nothing() {
 #[test]
 fn row_56_solicited_arming_ignores_plain_completions() {
     let (mut bed, [a, b], [from, to]) = ends(64);
-    for _ in 0..4 {
-        bed.post_recv(b, &[to.sge()]);
-    }
+    bed.post_recvs(b, 4, &[to.sge()]);
     bed.arm_cq(b.recv_cq, true);
     bed.post(a, &Wr::send(from.sge()));
     assert_eq!(completion_events(&mut bed, 2), 0, "not solicited");
@@ -169,9 +166,7 @@ fn row_56_solicited_arming_ignores_plain_completions() {
 #[test]
 fn row_56_plain_arming_tells_of_the_next_completion() {
     let (mut bed, [a, b], [from, to]) = ends(64);
-    for _ in 0..2 {
-        bed.post_recv(b, &[to.sge()]);
-    }
+    bed.post_recvs(b, 2, &[to.sge()]);
     bed.arm_cq(b.recv_cq, false);
     // All events so far have been read, so the EQ is armed.
     bed.events(2);
@@ -186,9 +181,7 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
 #[test]
 fn row_56_each_completion_is_notified_exactly_once() {
     let (mut bed, [a, b], [from, to]) = ends(64);
-    for _ in 0..3 {
-        bed.post_recv(b, &[to.sge()]);
-    }
+    bed.post_recvs(b, 3, &[to.sge()]);
     bed.arm_cq(b.recv_cq, false);
     bed.post(a, &Wr::send(from.sge()));
     assert_eq!(completion_events(&mut bed, 2), 1);

@@ -168,8 +168,7 @@ fn a_message_longer_than_advertised_is_not_begun() {
         (0, 1, CqeSyndrome::LocalLengthErr),
         (advertised, 0, CqeSyndrome::LocalLengthErr),
     ] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
+        let (mut bed, peer, _) = foreign(64, Access::LOCAL);
         // Far longer than the region, but the region is checked later.
         let from = bed.mr(1, 64, Access::LOCAL);
         let half = |more: u32| from.part(0, advertised / 2 + more);

@@ -71,8 +71,7 @@ fn row_02_psn_wraps_in_retransmissions() {
 #[test]
 fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
     for (distance, is_nak) in [(0x7f_ffff, true), (0x80_0000, false), (0xff_ffff, false)] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
+        let (mut bed, peer, _) = foreign(64, Access::LOCAL);
         let psn = (EXPECTS + distance) & 0xff_ffff;
         let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, psn).payload(&[1; 8]).ack_req());
         let (syndrome, ..) = acknowledgement(&answers);

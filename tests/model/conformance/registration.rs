@@ -1,13 +1,8 @@
 //! Memory keys changed by work requests (UMR), and keys made from others.
 
 use super::common::*;
-use hwspec::{
-    context::{AccessMode, mkey::MkeyContext},
-    wqe::MkeyMask,
-};
 
 /// Raw value of `check_free`.
-const MUST_BE_FREE: u8 = 1;
 const MUST_BE_IN_USE: u8 = 2;
 const PAGE: u64 = 4096;
 /// Readable and writable.

@@ -99,8 +99,7 @@ fn row_62_flr_leaves_no_references_to_its_memory() {
 /// Row 62 (the same wait, without a reset): a frame waits if only the receiver's program can process it, and is then executed.
 #[test]
 fn row_62_work_waits_for_the_program_that_can_do_it() {
-    let mut bed = Bed::cx5();
-    bed.function(2);
+    let mut bed = Bed::cx5().with_function(2);
     let (a, _, to) = of_two_programs(&mut bed, path());
     let from = bed.mr(1, 4096, Access::LOCAL);
     let data = bed.pattern(from, 1);

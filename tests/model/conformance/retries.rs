@@ -162,8 +162,7 @@ fn row_18_progress_reloads_the_retry_counter() {
 #[test]
 fn row_15_a_wqe_rewritten_under_way_fails() {
     for inline in [&[0xee; 16][..], &[]] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
+        let (mut bed, peer, _) = foreign(64, Access::LOCAL);
         let (from, other) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(1, 64, Access::LOCAL));
         let index = bed.post(peer.qp, &Wr::send(from.sge()));
         assert!(!bed.answers().is_empty());

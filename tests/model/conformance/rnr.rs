@@ -20,8 +20,7 @@ fn row_19_send_without_a_receive_gets_rnr_nak() {
 /// Row 19: a SEND gets the RNR NAK on its first packet only; the packets after it are out of sequence and get no answer.
 #[test]
 fn row_19_send_meets_rnr_on_its_first_packet() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
+    let (mut bed, peer, _) = foreign(64, Access::LOCAL);
     let packets = message(SEND, EXPECTS, &[1; 3 * MTU]);
     let answers = bed.from_peer(peer, &packets[0]);
     let (syndrome, psn, _) = acknowledgement(&answers);

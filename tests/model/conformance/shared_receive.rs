@@ -3,8 +3,7 @@
 use super::common::*;
 
 fn shared(n: usize, log: u8) -> (Bed, Srq, Vec<(Qp, Qp)>) {
-    let mut bed = Bed::cx5();
-    bed.function(2);
+    let mut bed = Bed::cx5().with_function(2);
     let srq = bed.srq(2, log);
     let specs = [QpSpec::default(), QpSpec { srq: Some(srq), ..QpSpec::default() }];
     let pairs = (0..n).map(|_| bed.pair_of(specs, Path { min_rnr_nak: 1, ..path() })).collect();
@@ -38,8 +37,7 @@ fn row_50_qps_share_receives_and_an_empty_srq_is_not_ready() {
 /// Row 50: a cyclic memory pool is used in the order of its ring. Its WQEs have next segments, too, but they mean nothing.
 #[test]
 fn row_50_a_cyclic_pool_is_used_in_the_order_of_its_ring() {
-    let mut bed = Bed::cx5();
-    bed.function(2);
+    let mut bed = Bed::cx5().with_function(2);
     let pool = bed.cyclic_pool(2, 2);
     let (a, b) = bed.pair_of([QpSpec::default(), QpSpec { srq: Some(pool), ..QpSpec::default() }], path());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));

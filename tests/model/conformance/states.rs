@@ -132,8 +132,7 @@ fn row_46_receives_posted_in_init_are_kept() {
 /// Row 48: in SQD outstanding requests finish and complete once; new posts wait for RTS.
 #[test]
 fn row_48_sqd_drains_tells_and_accepts_posts() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
+    let (mut bed, peer, _) = foreign(64, Access::LOCAL);
     let qp = peer.qp;
     let from = bed.mr(1, 64, Access::ALL);
     bed.post_all(qp, &[write_to_peer(from.sge()), write_to_peer(from.sge())]);

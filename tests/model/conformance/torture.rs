@@ -24,8 +24,7 @@ const LARGEST: usize = 40_000;
 /// Runs all requests of all connections. Returns the number of RNR NAKs and timeouts.
 #[track_caller]
 fn survives(run: Run) -> (u64, u64) {
-    let mut bed = Bed::cx5();
-    bed.function(2);
+    let mut bed = Bed::cx5().with_function(2);
     let path =
         Path { timeout: 10, retry_count: 7, rnr_retry: 7, min_rnr_nak: run.min_rnr_nak, ..Path::default() };
     let srq = run.shared.then(|| bed.srq(2, 7));

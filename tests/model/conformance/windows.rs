@@ -1,13 +1,8 @@
 //! Memory windows: which binds IBTA 10.6.7 allows, and which peers may use a window.
 
 use super::common::*;
-use hwspec::{
-    context::{AccessMode, mkey::*},
-    wqe::MkeyMask,
-};
+use hwspec::context::mkey::ANY_QP;
 
-/// Raw value of `check_free`.
-const MUST_BE_FREE: u8 = 1;
 /// Bytes of the region under the windows.
 const REGION: usize = 4096;
 

@@ -12,8 +12,7 @@ use ironverbs_tests::bed::{Bed, FORWARD, Send};
 
 #[test]
 fn the_pf_manages_the_switch_and_vfs_do_not() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let pf = general(&mut bed, 0, None).unwrap();
     assert!(pf.vport_group_manager() && pf.eswitch_manager() && pf.nic_vport_change_event() && pf.qos());
     assert_eq!(pf.log_max_l2_table(), 10);
@@ -45,8 +44,7 @@ fn the_pf_manages_the_switch_and_vfs_do_not() {
 
 #[test]
 fn an_administrators_address_is_the_vfs_also_behind_its_reset() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     set_mac(&mut bed, 1, GIVEN);
     for _ in 0..2 {
         for c in [context(&mut bed, 1, None).0, context(&mut bed, 0, Some(1)).0] {
@@ -88,8 +86,7 @@ fn rdma_goes_to_the_address_a_function_has() {
 
 #[test]
 fn the_forwarding_database_says_who_gets_a_frame() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let (mut bed, [mut a, mut b, mut c]) = Bed::with_open_nics([1, 2, 3]);
     let mut fdb = Fdb::new(&mut bed);
     fdb.add(&mut bed, mac(2), &[2]);
     fdb.add(&mut bed, BROADCAST, &[UPLINK, 0, 1, 2]);
@@ -114,8 +111,7 @@ fn the_forwarding_database_says_who_gets_a_frame() {
 
 #[test]
 fn entries_of_the_database_push_and_pop_tags() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let (mut bed, [mut a, mut b, mut c]) = Bed::with_open_nics([1, 2, 3]);
     let fdb = Fdb::new(&mut bed);
     let place = (fdb.table, fdb.groups[0]);
     let mut entry = |index, to: u8, action, push| {
@@ -164,8 +160,7 @@ fn entries_of_the_database_push_and_pop_tags() {
 
 #[test]
 fn the_database_ends_with_its_table() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     let fdb = Fdb::new(&mut bed);
     send(&mut bed, &mut a, mac(2), mac(1));
     assert!(bed.received(&mut b, 0).is_none());
@@ -194,8 +189,7 @@ fn an_entry_leads_to_more_vports_than_one_has_destinations() {
 
 #[test]
 fn the_manager_hears_of_a_context_that_changed_once_for_each_time_it_asks() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let arm = |bed: &mut Bed| {
         let mut c = NicVportContext::zeroed();
         c.set().arm_change_event(true).event_on_uc_address_change(true).event_on_promisc_change(true);
@@ -230,8 +224,7 @@ fn the_manager_hears_of_a_context_that_changed_once_for_each_time_it_asks() {
 
 #[test]
 fn scheduling_elements_and_addresses_are_kept() {
-    let mut bed = Bed::cx5();
-    bed.function(0);
+    let mut bed = Bed::cx5().with_function(0);
     let input = QueryHcaCapIn::with(|s| s.function_id(0));
     let out = bed.command_with(0, Opcode::QueryHcaCap, 0xc << 1 | 1, &input, &[], 0x1010).unwrap();
     let qos = QosCap::read(&out[0x10..]);

@@ -25,8 +25,7 @@ fn one(bed: &mut Bed, nic: &mut Nic) -> (Cqe64, Vec<u8>) {
 
 #[test]
 fn a_frame_reaches_the_function_whose_address_it_bears_and_no_other() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let (mut bed, [mut a, mut b, mut c]) = Bed::with_open_nics([1, 2, 3]);
     let sent = frame(mac(2), mac(1), 0x88b5, &[5; 1486]);
     bed.send_frame(&mut a, &sent, Send::default());
     let (cqe, got) = one(&mut bed, &mut b);
@@ -37,8 +36,7 @@ fn a_frame_reaches_the_function_whose_address_it_bears_and_no_other() {
 
 #[test]
 fn a_broadcast_reaches_all_but_its_sender_and_the_world() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let (mut bed, [mut a, mut b, mut c]) = Bed::with_open_nics([1, 2, 3]);
     let sent = frame(BROADCAST, mac(1), 0x0806, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(one(&mut bed, &mut b).1, sent);
@@ -49,8 +47,7 @@ fn a_broadcast_reaches_all_but_its_sender_and_the_world() {
 
 #[test]
 fn a_frame_for_nobody_here_leaves() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     let sent = frame([2, 2, 2, 2, 2, 2], mac(1), 0x0800, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.all_received(&mut b).is_empty());
@@ -59,8 +56,7 @@ fn a_frame_for_nobody_here_leaves() {
 
 #[test]
 fn checksums_are_judged() {
-    let mut bed = Bed::cx5();
-    let mut b = bed.open_nic(2);
+    let (mut bed, [mut b]) = Bed::with_open_nics([2]);
     let good = eth::L2_OK | eth::L3_OK | eth::L4_OK;
     for (packet, l4) in [
         (udp4(A, B, &[1; 99]), eth::L4_UDP),
@@ -87,8 +83,7 @@ fn checksums_are_judged() {
 
 #[test]
 fn what_is_no_ip_has_no_checksums() {
-    let mut bed = Bed::cx5();
-    let mut b = bed.open_nic(2);
+    let (mut bed, [mut b]) = Bed::with_open_nics([2]);
     for payload in [&[0; 50][..], &[0x45; 50], &[0x60; 3]] {
         for ethertype in [0x0800, 0x86dd, 0x0806, 0x8100] {
             bed.inject(&frame(mac(2), mac(1), ethertype, payload));
@@ -101,8 +96,7 @@ fn what_is_no_ip_has_no_checksums() {
 
 #[test]
 fn a_vlan_tag_goes_to_the_completion() {
-    let mut bed = Bed::cx5();
-    let mut b = bed.open_nic(2);
+    let (mut bed, [mut b]) = Bed::with_open_nics([2]);
     let plain = frame(mac(2), mac(1), 0x0800, &udp4(A, B, &[1; 1000]));
     bed.inject(&tagged(&plain, 0x6123));
     let (cqe, got) = one(&mut bed, &mut b);
@@ -114,8 +108,7 @@ fn a_vlan_tag_goes_to_the_completion() {
 
 #[test]
 fn a_jumbo_frame_arrives_and_one_longer_than_the_mtu_does_not() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     let sent = frame(mac(2), mac(1), 0x88b5, &vec![7; 8982]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(one(&mut bed, &mut b).1, sent);
@@ -126,8 +119,7 @@ fn a_jumbo_frame_arrives_and_one_longer_than_the_mtu_does_not() {
 
 #[test]
 fn frames_to_groups_come_back_to_other_transport_domains_where_the_vport_lets_them() {
-    let mut bed = Bed::cx5();
-    let mut sender = bed.nic(1, 1);
+    let (mut bed, mut sender) = Bed::with_nic(1, 1);
     // The function's root table is this one.
     let mut other = bed.open_nic(1);
     // A macvlan's frames have a different source address from the function's.
@@ -145,8 +137,7 @@ fn frames_to_groups_come_back_to_other_transport_domains_where_the_vport_lets_th
 
 #[test]
 fn frames_to_groups_come_back_to_the_sender_s_domain_where_an_interface_asks_for_them() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 1);
+    let (mut bed, mut nic) = Bed::with_nic(1, 1);
     let c = TirContext::with(|s| s.inline_rqn(nic.rx[0].rqn).self_lb_block(2));
     let tir = bed.tir(&nic, c).expect("a TIR");
     bed.steer_all(&nic, tir);
@@ -160,8 +151,7 @@ fn frames_to_groups_come_back_to_the_sender_s_domain_where_an_interface_asks_for
 
 #[test]
 fn without_a_receive_wqe_frames_are_dropped_and_counted() {
-    let mut bed = Bed::cx5();
-    let mut b = bed.open_nic(2);
+    let (mut bed, [mut b]) = Bed::with_open_nics([2]);
     let sent = frame(mac(2), mac(1), 0x88b5, &[7; 100]);
     (0..70).for_each(|_| bed.inject(&sent));
     assert_eq!(bed.counter(2, Counters::OutOfBuffer), 6, "64 WQEs");
@@ -184,8 +174,7 @@ fn flushed(bed: &mut Bed, nic: &Nic) -> Vec<u16> {
 
 #[test]
 fn receives_in_error_are_flushed_in_order_also_those_posted_later() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 1);
+    let (mut bed, mut nic) = Bed::with_nic(1, 1);
     let rqn = nic.rx[0].rqn;
     bed.modify_rq(1, rqn, READY, ERROR).expect("ERR");
     bed.run();
@@ -203,8 +192,7 @@ fn receives_in_error_are_flushed_in_order_also_those_posted_later() {
 
 #[test]
 fn a_queue_in_error_that_nobody_posts_to_is_left_alone_some_day() {
-    let mut bed = Bed::cx5();
-    let nic = bed.nic(1, 1);
+    let (mut bed, nic) = Bed::with_nic(1, 1);
     bed.modify_rq(1, nic.rx[0].rqn, READY, ERROR).expect("ERR");
     let looks = (0..100).take_while(|_| bed.advance_to_timer()).count();
     assert!((10..40).contains(&looks), "{looks} looks");
@@ -214,8 +202,7 @@ fn a_queue_in_error_that_nobody_posts_to_is_left_alone_some_day() {
 #[test]
 fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
     for flush in [true, false] {
-        let mut bed = Bed::cx5();
-        let mut nic = bed.nic(2, 0);
+        let (mut bed, mut nic) = Bed::with_nic(2, 0);
         bed.add_queue(&mut nic, 64, |c| {
             c.set().flush_in_error_en(flush);
         });
@@ -233,8 +220,7 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
 
 /// A net device of function 2 that distributes received frames over four queues by the Toeplitz hash of addresses and ports.
 fn spread(ipv6: bool) -> (Bed, Nic) {
-    let mut bed = Bed::cx5();
-    let nic = bed.nic(2, 4);
+    let (mut bed, nic) = Bed::with_nic(2, 4);
     let rqt = bed.rqt(&nic);
     let fields = HashFields::with(|s| s.selected_fields(0xf).l3_prot_type(ipv6));
     let mut c = TirContext::zeroed();

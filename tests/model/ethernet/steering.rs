@@ -25,10 +25,10 @@ fn ethertype(value: u16) -> MatchHeaders {
 }
 
 /// Two queues, and a TIR for each.
-fn two(bed: &mut Bed) -> (Nic, u32, u32) {
-    let nic = bed.nic(1, 2);
+fn two() -> (Bed, Nic, u32, u32) {
+    let (mut bed, nic) = Bed::with_nic(1, 2);
     let (a, b) = (bed.direct_tir(&nic, 0), bed.direct_tir(&nic, 1));
-    (nic, a, b)
+    (bed, nic, a, b)
 }
 
 fn where_to(bed: &mut Bed, nic: &mut Nic, frame: &[u8]) -> Vec<usize> {
@@ -38,8 +38,7 @@ fn where_to(bed: &mut Bed, nic: &mut Nic, frame: &[u8]) -> Vec<usize> {
 
 #[test]
 fn without_a_root_nothing_is_received() {
-    let mut bed = Bed::cx5();
-    let (mut nic, tir, _) = two(&mut bed);
+    let (mut bed, mut nic, tir, _) = two();
     let f = frame(mac(1), mac(2), 0x0800, &[0; 50]);
     assert!(where_to(&mut bed, &mut nic, &f).is_empty());
     bed.steer_all(&nic, tir);
@@ -52,8 +51,7 @@ fn without_a_root_nothing_is_received() {
 /// DPDK names domain 0 for its drop queue, which no command allocates.
 #[test]
 fn an_interface_may_be_in_no_transport_domain() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(0, 1);
+    let (mut bed, mut nic) = Bed::with_nic(0, 1);
     assert_ne!(nic.td, 0);
     let rqn = nic.rx[0].rqn;
     let create = |bed: &mut Bed, domain| {
@@ -69,8 +67,7 @@ fn an_interface_may_be_in_no_transport_domain() {
 
 #[test]
 fn an_address_no_entry_names_is_not_received() {
-    let mut bed = Bed::cx5();
-    let (mut nic, tir, _) = two(&mut bed);
+    let (mut bed, mut nic, tir, _) = two();
     let table = bed.flow_table(1, 1, None).unwrap();
     let group = bed.flow_group(1, table, 0..=3, dmac(BROADCAST)).unwrap();
     let multicast = bed.flow_group(1, table, 4..=4, dmac([1, 0, 0, 0, 0, 0])).unwrap();
@@ -93,8 +90,7 @@ fn an_address_no_entry_names_is_not_received() {
 
 #[test]
 fn the_entry_with_the_lowest_index_wins_whatever_came_first() {
-    let mut bed = Bed::cx5();
-    let (mut nic, a, b) = two(&mut bed);
+    let (mut bed, mut nic, a, b) = two();
     let table = bed.flow_table(1, 1, None).unwrap();
     let narrow = bed.flow_group(1, table, 0..=7, ethertype(0xffff)).unwrap();
     let wide = bed.flow_group(1, table, 8..=8, MatchHeaders::zeroed()).unwrap();
@@ -112,8 +108,7 @@ fn the_entry_with_the_lowest_index_wins_whatever_came_first() {
 
 #[test]
 fn tables_lead_to_tables_by_entry_and_by_miss() {
-    let mut bed = Bed::cx5();
-    let (mut nic, a, b) = two(&mut bed);
+    let (mut bed, mut nic, a, b) = two();
     let last = bed.flow_table(1, 3, None).unwrap();
     let second = bed.flow_table(1, 2, Some(last)).unwrap();
     let first = bed.flow_table(1, 1, None).unwrap();
@@ -136,8 +131,7 @@ fn tables_lead_to_tables_by_entry_and_by_miss() {
 
 #[test]
 fn packets_are_matched_by_vlan_tag_and_protocol() {
-    let mut bed = Bed::cx5();
-    let (mut nic, a, b) = two(&mut bed);
+    let (mut bed, mut nic, a, b) = two();
     let table = bed.flow_table(1, 1, None).unwrap();
     let (mut mask, mut value) = (MatchHeaders::zeroed(), MatchHeaders::zeroed());
     mask.set().cvlan_tag(true).first_vid(0xfff);
@@ -159,8 +153,7 @@ fn packets_are_matched_by_vlan_tag_and_protocol() {
 
 #[test]
 fn a_counter_counts_what_matches_and_several_destinations_all_get_it() {
-    let mut bed = Bed::cx5();
-    let (mut nic, a, b) = two(&mut bed);
+    let (mut bed, mut nic, a, b) = two();
     let counter: AllocFlowCounterOut =
         bed.command(1, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
     let counter = counter.flow_counter_id();
@@ -186,8 +179,7 @@ fn a_counter_counts_what_matches_and_several_destinations_all_get_it() {
 
 #[test]
 fn what_is_in_use_is_not_destroyed() {
-    let mut bed = Bed::cx5();
-    let (nic, tir, _) = two(&mut bed);
+    let (mut bed, nic, tir, _) = two();
     let (table, group) = bed.steer_all(&nic, tir);
     let destroy = DestroyFlowTableIn::with(|s| s.table_id(table));
     let busy = |r: Result<CmdOut, CommandError>| {
@@ -203,8 +195,7 @@ fn what_is_in_use_is_not_destroyed() {
 
 #[test]
 fn overlapping_groups_foreign_types_and_other_fields_are_refused() {
-    let mut bed = Bed::cx5();
-    let (_, tir, _) = two(&mut bed);
+    let (mut bed, _, tir, _) = two();
     let table = bed.flow_table(1, 1, None).unwrap();
     let group = bed.flow_group(1, table, 2..=5, MatchHeaders::zeroed()).unwrap();
     for (start, end) in [(0, 2), (5, 6), (3, 4), (0, 15), (15, 16), (6, 5)] {
@@ -225,8 +216,7 @@ fn overlapping_groups_foreign_types_and_other_fields_are_refused() {
 
 #[test]
 fn tables_that_lead_in_circles_drop_their_packets() {
-    let mut bed = Bed::cx5();
-    let (mut nic, tir, _) = two(&mut bed);
+    let (mut bed, mut nic, tir, _) = two();
     let first = bed.flow_table(1, 1, None).unwrap();
     let second = bed.flow_table(1, 2, None).unwrap();
     let all = MatchHeaders::zeroed();
@@ -254,8 +244,7 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
     const MODIFY: u16 = 1;
     /// Bit of `modify_enable_mask`: the action is changed.
     const ACTION: u8 = 1;
-    let mut bed = Bed::cx5();
-    two(&mut bed);
+    let (mut bed, ..) = two();
     let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
     let uid = out.uid();
     let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
@@ -294,8 +283,7 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
 
 #[test]
 fn a_packet_that_claims_more_than_there_is_is_steered_and_not_good() {
-    let mut bed = Bed::cx5();
-    let (mut nic, tir, _) = two(&mut bed);
+    let (mut bed, mut nic, tir, _) = two();
     let version = |value: u8| MatchHeaders::with(|s| s.ip_version(value));
     let table = bed.flow_table(1, 1, None).unwrap();
     let group = bed.flow_group(1, table, 0..=1, version(15)).unwrap();

@@ -16,8 +16,7 @@ fn sent(bed: &mut Bed) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_frame_is_sent_as_it_was_posted_inline_or_not() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let frame = frame(mac(2), mac(1), 0x0800, &udp4(A, B, &[7; 300]));
     for inline in [0, 1, 2, 14, 18, 42, 100] {
         bed.send_frame(&mut nic, &frame, Send { inline, ..Send::default() });
@@ -29,8 +28,7 @@ fn a_frame_is_sent_as_it_was_posted_inline_or_not() {
 
 #[test]
 fn a_short_frame_is_padded() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let short = frame(mac(2), mac(1), 0x88b5, &[1, 2, 3]);
     bed.send_frame(&mut nic, &short, Send::default());
     let padded = [&short[..], &[0; 43]].concat();
@@ -39,8 +37,7 @@ fn a_short_frame_is_padded() {
 
 #[test]
 fn checksums_are_filled_in_if_asked() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     for packet in [udp4(A, B, b"odd"), tcp4(A, B, 1, 0x18, &[9; 1000]), tcp4(A, B, 1, 0x10, b"")] {
         let right = frame(mac(2), mac(1), 0x0800, &packet);
         let mut wrong = right.clone();
@@ -58,8 +55,7 @@ fn checksums_are_filled_in_if_asked() {
 
 #[test]
 fn a_vlan_tag_is_inserted() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let plain = frame(mac(2), mac(1), 0x0800, &udp4(A, B, &[7; 60]));
     bed.send_frame(&mut nic, &plain, Send { vlan: Some(0x2005), checksums: true, ..Send::default() });
     assert_eq!(sent(&mut bed), [tagged(&plain, 0x2005)]);
@@ -67,8 +63,7 @@ fn a_vlan_tag_is_inserted() {
 
 #[test]
 fn a_large_send_becomes_frames_of_mss_bytes() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let data: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
     // CWR, PSH and FIN, which not every segment carries.
     let whole = frame(mac(2), mac(1), 0x0800, &tcp4(A, B, 0xffff_f000, 0x99, &data));
@@ -93,8 +88,7 @@ fn a_large_send_becomes_frames_of_mss_bytes() {
 
 #[test]
 fn a_large_datagram_is_cut_into_datagrams() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let whole = frame(mac(2), mac(1), 0x0800, &udp4(A, B, &[3; 2500]));
     bed.send_frame(&mut nic, &whole, Send { inline: 42, mss: 1000, ..Send::default() });
     let frames = sent(&mut bed);
@@ -107,8 +101,7 @@ fn a_large_datagram_is_cut_into_datagrams() {
 
 #[test]
 fn a_nop_completes() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     bed.post_raw(&mut nic, WqeOpcode::Nop, &[]);
     bed.run();
     let cqe = bed.one(nic.send_cq);
@@ -118,8 +111,7 @@ fn a_nop_completes() {
 
 #[test]
 fn a_wqe_that_makes_no_sense_puts_the_queue_into_error_and_what_follows_is_flushed() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     bed.post_raw(&mut nic, WqeOpcode::RdmaWrite, EthSeg::zeroed().as_bytes());
     bed.run();
     assert_eq!(bed.one(nic.send_cq).error, Some(CqeSyndrome::LocalQpOpErr));
@@ -133,8 +125,7 @@ fn a_wqe_that_makes_no_sense_puts_the_queue_into_error_and_what_follows_is_flush
 
 #[test]
 fn memory_that_is_not_there_fails_the_send() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(1, 0);
+    let (mut bed, mut nic) = Bed::with_nic(1, 0);
     let mut body = EthSeg::zeroed().as_bytes().to_vec();
     let seg = hwspec::wqe::DataSeg::with(|s| s.byte_count(100).lkey(0x1234_5678).addr(0));
     body.extend_from_slice(seg.as_bytes());

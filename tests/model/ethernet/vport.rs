@@ -27,8 +27,7 @@ fn register(bed: &mut Bed, fid: u8, id: u16, write: bool, bytes: &[u8]) -> Resul
 
 #[test]
 fn lists_are_kept_each_for_itself() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     let lists = [
         (0, vec![mac(1), [2; 6]]),
         (1, vec![[0x33, 0x33, 0, 0, 0, 1]]),
@@ -49,8 +48,7 @@ fn lists_are_kept_each_for_itself() {
 #[test]
 fn a_second_address_and_promiscuity_bring_frames_for_others() {
     let other = [2; 6];
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     let sent = frame(other, mac(1), 0x88b5, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
@@ -88,8 +86,7 @@ fn whoever_brings_frames_from_outside_sees_who_wants_them() {
 
 #[test]
 fn a_port_that_is_down_neither_sends_nor_receives() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
     let mut paos = Paos::zeroed();
     paos.set().local_port(1).admin_status(2).ase(true);
@@ -111,8 +108,7 @@ fn a_port_that_is_down_neither_sends_nor_receives() {
 
 #[test]
 fn the_mtu_is_that_of_the_register_and_of_the_vport() {
-    let mut bed = Bed::cx5();
-    let mut b = bed.open_nic(2);
+    let (mut bed, [mut b]) = Bed::with_open_nics([2]);
     let mut pmtu = Pmtu::zeroed();
     pmtu.set().local_port(1).admin_mtu(1522);
     register(&mut bed, 2, 0x5003, true, pmtu.as_bytes()).unwrap();
@@ -128,8 +124,7 @@ fn the_mtu_is_that_of_the_register_and_of_the_vport() {
 
 #[test]
 fn vport_and_port_count_what_went_by() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let (mut bed, [mut a, mut b]) = Bed::with_open_nics([1, 2]);
     for (dst, len) in [(mac(2), 46), (mac(2), 986), (BROADCAST, 46), ([1, 0, 0x5e, 0, 0, 1], 86)] {
         bed.send_frame(&mut a, &frame(dst, mac(1), 0x88b5, &vec![0; len]), Send::default());
     }
@@ -160,8 +155,7 @@ fn vport_and_port_count_what_went_by() {
 
 #[test]
 fn a_reset_ends_all_of_it() {
-    let mut bed = Bed::cx5();
-    let _ = bed.open_nic(1);
+    let (mut bed, [_]) = Bed::with_open_nics([1]);
     bed.reset(1);
     bed.inject(&frame(mac(1), mac(2), 0x88b5, &[0; 46]));
     bed.inject(&frame(BROADCAST, mac(2), 0x88b5, &[0; 46]));

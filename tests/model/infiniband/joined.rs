@@ -1,12 +1,12 @@
 //! Two adapters that a link joins to one subnet: packets by LID, and an administrator on each adapter that answers for both.
 
-use super::{common::*, directed};
+use super::{common::*, directed, ports::port_events};
 use devmodel::{
     Announcement, Config, LinkLayer, identity,
     region::{Outlet, OutletRing},
 };
 use hwspec::{
-    eqe::{EventType, PortChange},
+    eqe::PortChange,
     handle::Qpn,
     wire::{
         BthOpcode, Packet, Route,
@@ -111,12 +111,6 @@ fn membership(i: u16) -> McMemberRecord {
     McMemberRecord::with(|s| {
         s.mgid(GROUP).port_gid(identity::port_gid(i, 1)).pkey(0xffff).join_state(join_state::FULL)
     })
-}
-
-/// The port events of function 1 since the last call.
-fn events(bed: &mut Bed) -> Vec<u8> {
-    let all = bed.events(1);
-    all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
 }
 
 #[test]
@@ -257,13 +251,13 @@ fn a_group_that_both_have_made_is_that_of_the_lower_number() {
         wanted.set().qkey(qkey);
         joined.join(i.into(), CREATE, wanted).unwrap();
     }
-    joined.0.iter_mut().for_each(|bed| _ = events(bed));
+    joined.0.iter_mut().for_each(|bed| _ = port_events(bed));
     joined.sweep();
-    let told = joined.0.each_mut().map(events);
+    let told = joined.0.each_mut().map(port_events);
     assert_eq!(told, [vec![], vec![PortChange::ClientRereg.raw()]]);
     assert_eq!(joined.join(1, JOIN, membership(1)).unwrap().qkey(), 5);
     joined.sweep();
-    assert!(joined.0.each_mut().map(events).iter().all(Vec::is_empty), "once");
+    assert!(joined.0.each_mut().map(port_events).iter().all(Vec::is_empty), "once");
 }
 
 /// 14.2.2: directed routes go from switch to switch, and come back.

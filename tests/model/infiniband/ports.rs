@@ -17,7 +17,7 @@ use hwspec::{
 };
 
 /// Returns the sub-types of the port events that function 1 received.
-fn port_events(bed: &mut Bed) -> Vec<u8> {
+pub fn port_events(bed: &mut Bed) -> Vec<u8> {
     let all = bed.events(1);
     all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
 }
@@ -40,8 +40,7 @@ fn a_port_comes_up_active() {
 
 #[test]
 fn the_tables_have_one_entry_that_counts() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     let mut gid = QueryHcaVportGidIn::zeroed();
     gid.set().gid_index(0xffff);
     let out = bed.command_with(1, Opcode::QueryHcaVportGid, 0, &gid, &[], 16 + 8 * 16).expect("all GIDs");
@@ -64,16 +63,14 @@ fn the_tables_have_one_entry_that_counts() {
 
 #[test]
 fn an_ethernet_port_knows_none_of_it() {
-    let mut bed = Bed::cx5();
-    bed.function(1);
+    let mut bed = Bed::cx5().with_function(1);
     assert!(context(&mut bed, 1, None).is_err());
     assert!(mad_ifc(&mut bed, 1, smp(Method::Get, attribute::NODE_INFO, 0, &[]).as_bytes(), 3).is_err());
 }
 
 #[test]
 fn capabilities_and_registers_are_those_of_the_link() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     let out: QueryHcaCapOut = bed.command(1, Opcode::QueryHcaCap, &QueryHcaCapIn::zeroed()).expect("caps");
     let caps = HcaCap::read(&out.capability());
     assert_eq!(
@@ -129,8 +126,7 @@ fn node_info_says_what_and_who() {
 /// 14.2.5: attributes that were set are read back, and reported where the architecture requires it.
 #[test]
 fn what_a_manager_sets_stays() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     bed.eq(1);
     let events = port_events;
     let set = |bed: &mut Bed, id: u16, modifier: u32, data: &[u8]| {
@@ -163,8 +159,7 @@ fn what_a_manager_sets_stays() {
 /// 14.2.5.6: port state set by `PortInfo`, with the resulting events and states.
 #[test]
 fn a_port_is_taken_down_and_up() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     bed.eq(1);
     let mut info = port_info(&mut bed, 1);
     info.set().port_state(port_state::DOWN).port_physical_state(PHYS_DISABLED);

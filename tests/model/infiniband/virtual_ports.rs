@@ -72,8 +72,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
 
 #[test]
 fn the_pf_says_whether_the_link_of_a_vf_is_up() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     bed.events(1);
     let [down, up, follow] = POLICIES;
     for (policy, state, event) in [
@@ -103,8 +102,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
 
 #[test]
 fn the_pf_sees_the_partitions_of_a_vf() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     set(&mut bed, 1, attribute::PKEY_TABLE, &[0xff, 0xff, 0x80, 0x01]);
     let input = QueryHcaVportPkeyIn::with(|s| s.other_vport(true).vport_number(1).port_num(1).pkey_index(1));
     let out = bed.command_with(0, Opcode::QueryHcaVportPkey, 0, &input, &[], 20).unwrap();
@@ -113,8 +111,7 @@ fn the_pf_sees_the_partitions_of_a_vf() {
 
 #[test]
 fn nobody_but_the_pf_manages_ports() {
-    let mut bed = Bed::infiniband();
-    bed.function(1);
+    let mut bed = Bed::infiniband().with_function(1);
     let manages = |bed: &mut Bed, fid| {
         let out: QueryHcaCapOut =
             bed.command(fid, Opcode::QueryHcaCap, &QueryHcaCapIn::zeroed()).expect("capabilities");

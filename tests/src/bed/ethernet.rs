@@ -74,6 +74,20 @@ pub struct Send {
 }
 
 impl Bed {
+    /// Creates a bed with the default behaviour and a [`nic`](Self::nic).
+    pub fn with_nic(fid: u8, queues: usize) -> (Self, Nic) {
+        let mut bed = Self::cx5();
+        let nic = bed.nic(fid, queues);
+        (bed, nic)
+    }
+
+    /// Creates a bed with the default behaviour and an [`open_nic`](Self::open_nic) on each of `fids`.
+    pub fn with_open_nics<const N: usize>(fids: [u8; N]) -> (Self, [Nic; N]) {
+        let mut bed = Self::cx5();
+        let nics = fids.map(|fid| bed.open_nic(fid));
+        (bed, nics)
+    }
+
     /// Creates a net device with `queues` receive queues of 64 WQEs, all posted. No frames are directed to it yet.
     pub fn nic(&mut self, fid: u8, queues: usize) -> Nic {
         self.function(fid);

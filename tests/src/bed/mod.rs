@@ -112,6 +112,12 @@ impl Bed {
         Self::new(Config { link_layer: LinkLayer::Infiniband, ..Config::default() })
     }
 
+    /// The bed with function `fid` brought up.
+    pub fn with_function(mut self, fid: u8) -> Self {
+        self.function(fid);
+        self
+    }
+
     /// Creates a bed that follows the letter of the specification.
     pub fn ibta() -> Self {
         Self::new(Config { profile: Conformance::Ibta, ..Config::default() })

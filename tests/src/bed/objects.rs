@@ -325,16 +325,10 @@ impl Bed {
     /// Creates a shared receive queue of `1 << log` WQEs of 64 bytes.
     pub fn srq(&mut self, fid: u8, log: u8) -> Srq {
         let (at, record, ring) = self.srq_ring(fid, log);
-        let len = Self::SRQ_STRIDE << log;
         let pd = self.state(fid).pd;
         let context = SrqContext::with(|s| s.log_srq_size(log).log_rq_stride(2).pd(pd).dbr_addr(record));
         let input = CreateSrqIn::with(|s| s.srq_context_entry(context));
-        let out = self
-            .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
-            .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
-        let srq = Srq { fid, srqn: CreateSrqOut::read(&out).srqn() };
-        self.queues.srqs.insert(srq, ring);
-        srq
+        self.create_srq(fid, Opcode::CreateSrq, &input, (at, log), ring)
     }
 
     /// Creates a cyclic memory pool of `1 << log` WQEs of 64 bytes. All its next segments point to the first WQE.
@@ -345,13 +339,7 @@ impl Bed {
         let wq =
             WorkQueue::with(|s| s.wq_type(CYCLIC).pd(pd).dbr_addr(record).log_wq_sz(log).log_wq_stride(6));
         let input = CreateRmpIn::with(|s| s.ctx(RmpContext::with(|s| s.wq(wq))));
-        let pages = page_list(at, Self::SRQ_STRIDE << log);
-        let out = self
-            .command_with(fid, Opcode::CreateRmp, 0, &input, &pages, CreateRmpOut::SIZE)
-            .unwrap_or_else(|e| panic!("CREATE_RMP: {e:?}"));
-        let srq = Srq { fid, srqn: CreateRmpOut::read(&out).rmpn() };
-        self.queues.srqs.insert(srq, ring);
-        srq
+        self.create_srq(fid, Opcode::CreateRmp, &input, (at, log), ring)
     }
 
     /// Allocates an XRC domain.
@@ -383,11 +371,23 @@ impl Bed {
                 .db_record_addr_l(record as u32 >> 2)
         });
         let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
+        self.create_srq(fid, Opcode::CreateXrcSrq, &input, (at, log), ring)
+    }
+
+    /// Executes a command that creates a queue over the `1 << log` WQEs at `at`.
+    fn create_srq<I: Layout>(
+        &mut self,
+        fid: u8,
+        op: Opcode,
+        input: &I,
+        (at, log): (u64, u8),
+        ring: SrqRing,
+    ) -> Srq {
         let pages = page_list(at, Self::SRQ_STRIDE << log);
-        let out = self
-            .command_with(fid, Opcode::CreateXrcSrq, 0, &input, &pages, CreateXrcSrqOut::SIZE)
-            .unwrap_or_else(|e| panic!("CREATE_XRC_SRQ: {e:?}"));
-        let srq = Srq { fid, srqn: CreateXrcSrqOut::read(&out).xrc_srqn() };
+        let out = self.command_with(fid, op, 0, input, &pages, CreateSrqOut::SIZE);
+        // Every such command returns the number at this offset.
+        let srq =
+            Srq { fid, srqn: CreateSrqOut::read(&out.unwrap_or_else(|e| panic!("{op:?}: {e:?}"))).srqn() };
         self.queues.srqs.insert(srq, ring);
         srq
     }

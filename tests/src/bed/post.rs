@@ -332,6 +332,11 @@ impl Bed {
         indices
     }
 
+    /// Posts `count` equal receives.
+    pub fn post_recvs(&mut self, qp: Qp, count: usize, sges: &[Sge]) {
+        (0..count).for_each(|_| _ = self.post_recv(qp, sges));
+    }
+
     /// Posts a receive. Returns its index.
     pub fn post_recv(&mut self, qp: Qp, sges: &[Sge]) -> u16 {
         let q = self.queues.qps.get_mut(&qp).expect("a QP of this bed");
