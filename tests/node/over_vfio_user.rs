@@ -43,8 +43,7 @@ impl Served {
     }
 
     fn serving(config: Config, how: Option<serve::Misbehaviour>) -> Self {
-        let scratch = Scratch::new();
-        std::fs::create_dir_all(scratch.dir()).expect("a directory");
+        let scratch = Scratch::made();
         let standalone = serve::Standalone::new(Geometry::SMALL, config);
         let over = Arc::new(AtomicBool::new(false));
         // The serving process has to fire the adapter's timers.

@@ -4,7 +4,7 @@
 //! and python3.
 
 use ironverbs_tests::{
-    program::{is_root, signal},
+    program::{is_root, signal, users},
     stock::{Node, Running, ironverbs, is_heard, port},
 };
 use std::{fs, path::PathBuf, process::Command, time::Duration};
@@ -176,11 +176,7 @@ fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
 /// for users other than root.
 #[test]
 fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    for (name, user) in [("views-inside", &[][..]), ("views-nobody", &nobody)] {
-        if !user.is_empty() && !is_root() {
-            continue;
-        }
+    for (name, user) in ["views-inside", "views-nobody"].into_iter().zip(users()) {
         let node = Node::new(name, 2).under(user).installed();
         let script = format!(
             "shown; {0} run --vfs 7 -- rdma link | grep -c iron; comes 8; shown; {0} doctor | grep shell",

@@ -64,7 +64,15 @@ impl Place {
         self.script_on("node", options, script)
     }
 
-    /// The same on the node `node`.
+    /// Like [`script`](Self::script), of a script with [`COMPLAINTS`], which must find none.
+    #[track_caller]
+    pub fn quiet_script(&self, options: &[&str], script: &str) -> String {
+        let said = self.script(options, script);
+        assert_eq!(complaints(&said), Vec::<&str>::new());
+        said
+    }
+
+    /// The same as [`script`](Self::script) on the node `node`.
     pub fn script_on(&self, node: &str, options: &[&str], script: &str) -> String {
         let mut command = self.command_on(node, "linux");
         command.args(["--cpus", "2"]).args(options).args(["--", "sh", "-ec", script]);

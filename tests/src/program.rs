@@ -5,11 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -25,6 +21,12 @@ pub fn may_send_raw() -> bool {
 /// Returns true if root runs this process.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Returns the commands that run a program as this process's user, and, if that is root, as a user without rights.
+pub fn users() -> Vec<&'static [&'static str]> {
+    let nobody: &[_] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    if is_root() { vec![&[], nobody] } else { vec![&[]] }
 }
 
 /// Sends signal `name` to process `pid`. Returns false if there is none.
@@ -82,19 +84,22 @@ pub fn free_port() -> std::io::Result<u16> {
 }
 
 /// A node directory in memory, removed at the end of the test.
-pub struct Scratch(PathBuf);
+pub struct Scratch(testkit::Scratch);
 
 impl Scratch {
     /// Chooses a unique path at which nothing exists yet.
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("ironverbs-judge-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        Self(Path::new("/dev/shm").join(name))
+        Self(testkit::Scratch::new())
+    }
+
+    /// Creates an empty directory, for a node and other files.
+    pub fn made() -> Self {
+        Self(testkit::Scratch::made())
     }
 
     /// Returns the directory.
     pub fn dir(&self) -> &Path {
-        &self.0
+        &self.0.0
     }
 
     /// Creates a node in a new directory, with `vfs` VFs.
@@ -114,19 +119,13 @@ impl Scratch {
     /// Creates a node in it, with `options`.
     #[track_caller]
     pub fn node_with(&self, options: &NodeOptions) -> Arc<Node> {
-        Node::open_or_create(&self.0, options).expect("a node")
+        Node::open_or_create(self.dir(), options).expect("a node")
     }
 }
 
 impl Default for Scratch {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

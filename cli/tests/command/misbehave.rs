@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
+use testkit::Held;
 use tests::program::Scratch;
 
 /// Time limit of a bring-up with a timeout of one second: it waits for a few things one after the other.
@@ -18,24 +19,23 @@ const AT_ONCE: usize = 3;
 
 /// A function that misbehaves, behind a socket.
 struct Served {
+    _process: Held,
     socket: PathBuf,
     scratch: Scratch,
-    process: Child,
 }
 
 impl Served {
     fn new(how: &str) -> Self {
-        let scratch = Scratch::new();
-        fs::create_dir_all(scratch.dir()).unwrap();
+        let scratch = Scratch::made();
         let socket = scratch.dir().join("f1");
         let mut command = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
         command.arg("serve").arg("--adapter").arg(scratch.dir().join("node"));
         command.arg("--plug").arg(format!("1={}", socket.display())).arg("--misbehave").arg(how);
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Held(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("iron1 at "), "{line}");
-        Self { socket, scratch, process }
+        Self { _process: process, socket, scratch }
     }
 
     /// Brings the function up. Returns the line that names the failure; empty if there is none.
@@ -62,13 +62,6 @@ impl Served {
         let expected = if lines.is_empty() { (Some(0), 0) } else { (Some(1), 1) };
         assert_eq!((status.code(), lines.len()), expected, "{how}: {said}");
         lines.first().map(ToString::to_string).unwrap_or_default()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,17 @@ use devmodel::identity;
 use driver::transport::VfioUserTransport;
 use driver::{Device, OpenOptions, WcStatus};
 use node::{Node, open_device_of};
+use testkit::Held;
 use tests::end::{End, every_operation, is_peer_gone};
 use tests::program::Scratch;
 
-const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 const LEN: usize = 1 << 20;
 
 /// A node with VFs; a separate process serves function 1.
 struct Served {
+    process: Held,
     scratch: Scratch,
-    process: Child,
 }
 
 impl Served {
@@ -31,8 +32,7 @@ impl Served {
     }
 
     fn with(more: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        fs::create_dir_all(scratch.dir()).unwrap();
+        let scratch = Scratch::made();
         let process = start(&scratch, more);
         Self { scratch, process }
     }
@@ -64,21 +64,14 @@ impl Served {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
-
-    /// Its processor time so far.
-    fn cpu(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
-    }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// The processor time of a process so far.
+pub fn processor_time(process: &Held) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
 }
 
 /// The driver on function `fid`, behind a socket.
@@ -111,8 +104,8 @@ fn command(scratch: &Scratch, more: &[&str]) -> Command {
     command
 }
 
-fn start(scratch: &Scratch, more: &[&str]) -> Child {
-    let mut process = command(scratch, more).spawn().unwrap();
+fn start(scratch: &Scratch, more: &[&str]) -> Held {
+    let mut process = Held(command(scratch, more).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("iron1 at "), "{line}");
@@ -141,7 +134,7 @@ fn guests_of_two_servers_talk() {
     let mut other = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
     other.arg("serve").arg("--adapter").arg(served.scratch.dir().join("node"));
     other.arg("--plug").arg(format!("3={}", there.display())).stdin(Stdio::null()).stdout(Stdio::piped());
-    let process = other.spawn().unwrap();
+    let process = Held(other.spawn().unwrap());
     let mut other = Served { scratch: Scratch::new(), process };
     let mut line = String::new();
     BufReader::new(other.process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -211,8 +204,7 @@ fn a_server_that_was_killed_is_followed_by_the_next() {
 
 #[test]
 fn a_socket_that_another_server_has_is_left_alone() {
-    let scratch = Scratch::new();
-    fs::create_dir_all(scratch.dir()).unwrap();
+    let scratch = Scratch::made();
     let _theirs = UnixListener::bind(socket(&scratch)).unwrap();
     let said = command(&scratch, &[]).output().unwrap();
     assert!(!said.status.success());
@@ -225,9 +217,9 @@ fn nobody_asks_nothing_runs() {
     let served = Served::new();
     let (_guest, _program) = served.pair();
     std::thread::sleep(Duration::from_millis(300));
-    let before = served.cpu();
+    let before = processor_time(&served.process);
     std::thread::sleep(Duration::from_secs(2));
-    let used = served.cpu() - before;
+    let used = processor_time(&served.process) - before;
     assert!(used <= Duration::from_millis(20), "{used:?} in two idle seconds");
 }
 
@@ -254,11 +246,10 @@ fn a_silent_client_holds_nobody_up() {
 
 #[test]
 fn a_server_goes_on_when_nobody_reads_what_it_says() {
-    let scratch = Scratch::new();
-    fs::create_dir_all(scratch.dir()).unwrap();
+    let scratch = Scratch::made();
     let (ours, theirs) = UnixStream::pair().unwrap();
     drop(ours);
-    let process = command(&scratch, &[]).stdout(OwnedFd::from(theirs)).spawn().unwrap();
+    let process = Held(command(&scratch, &[]).stdout(OwnedFd::from(theirs)).spawn().unwrap());
     let mut served = Served { scratch, process };
     testkit::until("a socket", SOON, || served.socket().exists());
     served.guest();
@@ -308,8 +299,7 @@ fn all_threads_are_in_jail_and_its_asker_goes_with_the_server() {
 
 #[test]
 fn a_vhost_user_socket_is_served_in_jail() {
-    let scratch = Scratch::new();
-    fs::create_dir_all(scratch.dir()).unwrap();
+    let scratch = Scratch::made();
     let socket = scratch.dir().join("f2");
     let mut served = Served::with(&["--plug-virtio", &format!("2={}", socket.display())]);
     let mut client = UnixStream::connect(&socket).unwrap();
@@ -384,12 +374,10 @@ fn it_says_whether_it_is_in_jail() {
     for (more, expected) in
         [(&[][..], "jailed: 4 threads and an asker"), (&["--no-jail"], "not jailed: as asked")]
     {
-        let scratch = Scratch::new();
-        fs::create_dir_all(scratch.dir()).unwrap();
-        let mut process = command(&scratch, more).spawn().unwrap();
+        let scratch = Scratch::made();
+        let mut process = Held(command(&scratch, more).spawn().unwrap());
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let said: Vec<String> = lines.take(2).map(Result::unwrap).collect();
-        drop(Served { scratch, process });
         assert_eq!(said.get(1).map(String::as_str), Some(expected));
     }
 }
@@ -414,10 +402,9 @@ fn wrong_words_are_one_line() {
 
 #[test]
 fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared() {
-    let scratch = Scratch::new();
-    fs::create_dir_all(scratch.dir()).unwrap();
+    let scratch = Scratch::made();
     let [device, driver] = ["device", "driver"].map(|name| scratch.dir().join(name).display().to_string());
-    let mut process = start(&scratch, &["--record", &device]);
+    let process = start(&scratch, &["--record", &device]);
     let run = |words: &[&str]| {
         let done = Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(words).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -426,8 +413,7 @@ fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared()
     let socket = socket(&scratch).display().to_string();
     let (status, said, why) = run(&["bringup", "--vfio-user", &socket, "--write", "--record", &driver]);
     assert_eq!((status, why), (Some(0), String::new()), "{said}");
-    process.kill().unwrap();
-    process.wait().unwrap();
+    drop(process);
 
     assert_eq!(run(&["trace", "diff", "--words", &device, &driver]), (Some(0), String::new(), String::new()));
     let (_, all, _) = run(&["trace", "show", &device]);

@@ -1,17 +1,18 @@
 //! `ironverbs link tap:`, tested against this host's kernel in a separate network namespace.
 
+use super::serve::{SOON, processor_time};
 use std::{
-    fs,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use testkit::{Held, until};
 use tests::program::Scratch;
 
 /// A node with a TAP device as its wire, in the network namespace of its server, where it has the address 10.0.0.9.
 struct Wire {
+    server: Held,
     _scratch: Scratch,
-    server: Child,
 }
 
 impl Wire {
@@ -22,8 +23,7 @@ impl Wire {
             println!("skipped: no network namespaces for who is not root, or no /dev/net/tun");
             return None;
         }
-        let scratch = Scratch::new();
-        fs::create_dir_all(scratch.dir()).unwrap();
+        let scratch = Scratch::made();
         let node = scratch.dir().join("node").display().to_string();
         let ironverbs = env!("CARGO_BIN_EXE_ironverbs");
         let made =
@@ -36,8 +36,8 @@ impl Wire {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let wire = Self { _scratch: scratch, server };
-        wire.until("the device", || wire.ip("link show wire0").is_some());
+        let wire = Self { server: Held(server), _scratch: scratch };
+        until("the device", SOON, || wire.ip("link show wire0").is_some());
         for words in ["addr add 10.0.0.9/24 dev wire0", "link set wire0 up"] {
             wire.ip(words).expect("what root may");
         }
@@ -55,45 +55,12 @@ impl Wire {
         let done = self.inside("ip").args(words.split(' ')).output().expect("nsenter");
         done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
     }
-
-    fn until(&self, what: &str, so: impl Fn() -> bool) {
-        let start = Instant::now();
-        while !so() {
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "expected {what}: {:?}",
-                self.ip("neigh show")
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// The server's processor time so far.
-    fn processor(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.server.id())).unwrap();
-        let fields: Vec<u64> = stat
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .filter_map(|field| field.parse().ok())
-            .collect();
-        // User and system time; the state, which is not a number, precedes them.
-        Duration::from_millis((fields[10] + fields[11]) * 10)
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
 }
 
 #[test]
 fn the_hosts_kernel_finds_a_function_by_arp() {
     let Some(wire) = Wire::new() else { return };
-    wire.until("an answer to ARP", || {
+    until("an answer to ARP", SOON, || {
         let asks = "echo hello >/dev/udp/10.0.0.1/9";
         let _ = wire.inside("bash").args(["-c", asks]).stderr(Stdio::null()).status();
         wire.ip("neigh show 10.0.0.1").unwrap().contains("lladdr 02:1b:56:00:00:01")
@@ -104,8 +71,8 @@ fn the_hosts_kernel_finds_a_function_by_arp() {
 fn a_device_that_is_deleted_takes_no_processor() {
     let Some(wire) = Wire::new() else { return };
     wire.ip("link del wire0").expect("what root may");
-    let before = wire.processor();
+    let before = processor_time(&wire.server);
     thread::sleep(Duration::from_secs(1));
-    let took = wire.processor() - before;
+    let took = processor_time(&wire.server) - before;
     assert!(took < Duration::from_millis(300), "{took:?}");
 }

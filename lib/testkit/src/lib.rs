@@ -31,7 +31,7 @@ mod stop;
 mod until;
 
 pub use memfd::memfd;
-pub use other::{Other, listen, role, say, until_killed};
+pub use other::{Held, Other, listen, role, say, until_killed};
 pub use scratch::Scratch;
 pub use stop::Stop;
 pub use until::until;

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
@@ -9,10 +10,34 @@ use std::{
 const ROLE: &str = "IRONVERBS_TEST_ROLE";
 const DIR: &str = "IRONVERBS_TEST_DIR";
 
+/// A process that is killed on drop.
+#[derive(Debug)]
+pub struct Held(pub Child);
+
+impl Deref for Held {
+    type Target = Child;
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// An additional process, killed on drop.
 pub struct Other {
     /// The process.
-    pub child: Child,
+    pub child: Held,
     said: BufReader<ChildStdout>,
 }
 
@@ -34,7 +59,7 @@ impl Other {
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("another process");
         let said = BufReader::new(child.stdout.take().expect("its output"));
-        Self { child, said }
+        Self { child: Held(child), said }
     }
 
     /// The next line that the process [says](say).
@@ -64,13 +89,6 @@ impl Other {
     pub fn kill(&mut self) {
         self.child.kill().expect("a process to kill");
         self.child.wait().expect("its end");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

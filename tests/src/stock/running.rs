@@ -7,6 +7,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use testkit::Held;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -16,16 +17,6 @@ pub struct Running {
     what: String,
     output: std::thread::JoinHandle<String>,
     errors: std::thread::JoinHandle<String>,
-}
-
-/// A process that does not outlive its test.
-struct Held(Child);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
@@ -73,29 +64,29 @@ impl Running {
 
     /// Returns true if it has ended.
     pub fn ended(&mut self) -> bool {
-        self.child.0.try_wait().expect("wait").is_some()
+        self.child.try_wait().expect("wait").is_some()
     }
 
     /// Returns its process id.
     pub fn pid(&self) -> u32 {
-        self.child.0.id()
+        self.child.id()
     }
 
     /// Kills it.
     pub fn kill(&mut self) {
-        let _ = self.child.0.kill();
-        let _ = self.child.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.0.id().to_string()]).status();
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(sent.expect("kill").success(), "{} is gone already", self.what);
     }
 
     /// Stops it while it waits for others: in the middle of its work it may hold something that they need.
     pub fn stop(&self) {
-        until_rest(self.child.0.id(), &self.what);
+        until_rest(self.child.id(), &self.what);
         self.signal("STOP");
     }
 
@@ -130,12 +121,12 @@ impl Running {
     pub fn ends(mut self) -> (bool, String) {
         let start = Instant::now();
         let status = loop {
-            if let Some(status) = self.child.0.try_wait().expect("wait") {
+            if let Some(status) = self.child.try_wait().expect("wait") {
                 break Some(status);
             }
             if start.elapsed() > LIMIT {
-                let _ = self.child.0.kill();
-                let _ = self.child.0.wait();
+                let _ = self.child.kill();
+                let _ = self.child.wait();
                 break None;
             }
             sleep(Duration::from_millis(5));

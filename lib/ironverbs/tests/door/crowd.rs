@@ -1,6 +1,6 @@
 //! Many connections at once, with requests that are cancelled and connections that are killed at random, by a seed.
 
-use super::{once, places};
+use super::{connected, once, places};
 use futures_util::future::join_all;
 use ironverbs::{Device, Error, Pool, Qp, Result, block_on, join};
 use std::{cell::Cell, pin::pin, thread};
@@ -45,10 +45,7 @@ impl Side {
 fn pair(from: &Side, to: &Side) -> (Qp, Qp) {
     let depth = WINDOW as u32;
     let a = from.device.qp().sends(depth).build().unwrap();
-    let b = to.device.qp().receives(depth).build().unwrap();
-    a.connect(&b.local().unwrap()).unwrap();
-    b.connect(&a.local().unwrap()).unwrap();
-    (a, b)
+    connected(a, to.device.qp().receives(depth).build().unwrap())
 }
 
 /// Sends numbers from `first` on, until the connection ends. Some futures are dropped, which sends their messages all the same.

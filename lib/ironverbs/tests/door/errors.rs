@@ -1,6 +1,6 @@
 //! Each fault of input, peer or device is an error of its own kind.
 
-use super::Ends;
+use super::{Ends, connected};
 use ironverbs::{Datagrams, Device, Error, Pool, Region, block_on, sim::Sim, verbs::AccessFlags};
 
 #[test]
@@ -70,9 +70,7 @@ fn a_peer_that_is_gone_is_noticed_and_so_is_one_that_does_not_receive() {
 
     let sim = Sim::new();
     let (a, b) = (sim.device(0).unwrap(), sim.device(1).unwrap());
-    let (a, b) = (a.qp().receive_retries(2).build().unwrap(), b.qp().build().unwrap());
-    a.connect(&b.local().unwrap()).unwrap();
-    b.connect(&a.local().unwrap()).unwrap();
+    let (a, _b) = connected(a.qp().receive_retries(2).build().unwrap(), b.qp().build().unwrap());
     let ours = Pool::new(a.device(), 1, 8).unwrap();
     let unread = block_on(a.send(ours.take(b"hello?").unwrap()));
     assert!(matches!(unread, Err(Error::NotReady)), "{unread:?}");

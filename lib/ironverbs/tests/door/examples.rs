@@ -5,9 +5,9 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
-use testkit::Scratch;
+use testkit::{Held, Scratch};
 
 /// Cargo builds a package's examples along with its tests, into a directory beside theirs.
 fn example(name: &str) -> Command {
@@ -34,19 +34,22 @@ fn said(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// A server, killed on drop.
-struct Server(Child, BufReader<std::process::ChildStdout>);
+/// A server.
+struct Server {
+    _process: Held,
+    output: BufReader<std::process::ChildStdout>,
+}
 
 impl Server {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a server");
         let output = BufReader::new(child.stdout.take().expect("its output"));
-        Self(child, output)
+        Self { _process: Held(child), output }
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.1.read_line(&mut line).expect("a line");
+        self.output.read_line(&mut line).expect("a line");
         line.trim_end().into()
     }
 
@@ -54,13 +57,6 @@ impl Server {
     fn address(&mut self) -> String {
         let line = self.line();
         line.strip_prefix("listening at ").unwrap_or_else(|| panic!("{line:?}")).into()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -44,6 +44,13 @@ impl Ends {
     }
 }
 
+/// Connects two queue pairs.
+fn connected(a: Qp, b: Qp) -> (Qp, Qp) {
+    a.connect(&b.local().expect("an address")).expect("connected");
+    b.connect(&a.local().expect("an address")).expect("connected");
+    (a, b)
+}
+
 /// Polls a future once.
 async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {

@@ -1,6 +1,6 @@
 //! The same program on a node and over vfio-user, in real time: futures sleep, and are woken by the device.
 
-use super::Ends;
+use super::{Ends, connected};
 use devmodel::{Config, region::Geometry, serve};
 use ironverbs::{Datagrams, Device, Error, Listener, Pool, Result, block_on, join};
 use node::{Node, NodeOptions};
@@ -121,10 +121,7 @@ fn two_programs_talk_over_vfio_user() {
 }
 
 fn pair(a: &Device, b: &Device) -> Ends {
-    let (a, b) = (a.qp().build().unwrap(), b.qp().build().unwrap());
-    a.connect(&b.local().unwrap()).unwrap();
-    b.connect(&a.local().unwrap()).unwrap();
-    Ends::of((a, b))
+    Ends::of(connected(a.qp().build().unwrap(), b.qp().build().unwrap()))
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use super::{ALL, Ends, cancelled, once};
+use super::{ALL, Ends, cancelled, connected, once};
 use ironverbs::{Datagrams, Error, Pool, Region, SharedReceives, block_on, sim::Sim, verbs::AccessFlags};
 use std::{pin::pin, sync::Arc};
 
@@ -83,9 +83,7 @@ fn a_full_queue_makes_requests_wait_and_serves_them_in_order() {
     let sim = Sim::new();
     let (a, b) = (sim.device(0).unwrap(), sim.device(1).unwrap());
     let (a, b) = (a.qp().sends(2).build().unwrap(), b.qp().receives(2).build().unwrap());
-    a.connect(&b.local().unwrap()).unwrap();
-    b.connect(&a.local().unwrap()).unwrap();
-    let Ends { a, b, ours, theirs } = Ends::of((a, b));
+    let Ends { a, b, ours, theirs } = Ends::of(connected(a, b));
     block_on(async {
         let sends: Vec<_> = (0..40u8).map(|i| a.send(ours.take(&[i]).unwrap())).collect();
         let receives: Vec<_> = (0..40).map(|_| b.recv(theirs.empty().unwrap())).collect();
@@ -157,9 +155,7 @@ fn a_waiting_request_that_is_dropped_lets_the_next_pass() {
     let sim = Sim::new();
     let (a, b) = (sim.device(0).unwrap(), sim.device(1).unwrap());
     let (a, b) = (a.qp().sends(1).build().unwrap(), b.qp().build().unwrap());
-    a.connect(&b.local().unwrap()).unwrap();
-    b.connect(&a.local().unwrap()).unwrap();
-    let Ends { a, b, ours, theirs } = Ends::of((a, b));
+    let Ends { a, b, ours, theirs } = Ends::of(connected(a, b));
     block_on(async {
         let first = a.send(ours.take(b"1")?);
         let mut second = Box::pin(a.send(ours.take(b"2")?));
@@ -184,12 +180,7 @@ fn queue_pairs_share_receives() {
     let (client, server) = (sim.device(0).unwrap(), sim.device(1).unwrap());
     let shared = SharedReceives::new(&server, 8).unwrap();
     let (ours, theirs) = (Pool::new(&client, 8, 64).unwrap(), Pool::new(&server, 8, 64).unwrap());
-    let pair = || {
-        let (a, b) = (client.qp().build().unwrap(), server.qp().shared(&shared).build().unwrap());
-        a.connect(&b.local().unwrap()).unwrap();
-        b.connect(&a.local().unwrap()).unwrap();
-        (a, b)
-    };
+    let pair = || connected(client.qp().build().unwrap(), server.qp().shared(&shared).build().unwrap());
     let pairs = [pair(), pair(), pair()];
     block_on(async {
         for (a, b) in &pairs {
