@@ -27,12 +27,10 @@ use std::{
         unix::fs::FileExt,
     },
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
+use testkit::Scratch;
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 pub const SOON: Duration = Duration::from_secs(10);
@@ -51,7 +49,7 @@ pub const FREE: u64 = 0x30_0000;
 /// An adapter with functions 0 to 2 served.
 pub struct Served {
     pub plugs: Vec<Plug>,
-    pub dir: PathBuf,
+    pub dir: Scratch,
 }
 
 impl Served {
@@ -63,10 +61,10 @@ impl Served {
     pub fn misbehaving(how: &str) -> Self {
         let how = how.split(',').filter(|how| !how.is_empty()).map(|how| how.parse().expect("known"));
         let how: Vec<Misbehaviour> = how.collect();
-        let dir = directory();
+        let dir = Scratch::made();
         let standalone = Standalone::new(Geometry::SMALL, Config::default());
         let plugs = (0..3u8).map(|fid| {
-            let path = dir.join(format!("f{fid}"));
+            let path = dir.0.join(format!("f{fid}"));
             let function = standalone.function(fid);
             let plug = match how.is_empty() {
                 true => Plug::new(&path, Arc::new(function)),
@@ -78,11 +76,25 @@ impl Served {
     }
 
     pub fn path(&self, fid: u8) -> PathBuf {
-        self.dir.join(format!("f{fid}"))
+        self.dir.0.join(format!("f{fid}"))
     }
 
     pub fn client(&self, fid: u8) -> Client {
         Client::new(&self.path(fid))
+    }
+
+    /// Functions, and a client of function 1.
+    pub fn with_client() -> (Self, Client) {
+        let served = Self::new();
+        let client = served.client(1);
+        (served, client)
+    }
+
+    /// Functions, and a [`guest`](Self::guest) on function 1.
+    pub fn with_guest() -> (Self, Client) {
+        let served = Self::new();
+        let guest = served.guest(1);
+        (served, guest)
     }
 
     /// A client with memory and command queue set up.
@@ -92,22 +104,6 @@ impl Served {
         client.enable();
         client
     }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.plugs.clear();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// A new directory for a test.
-pub fn directory() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, Relaxed);
-    let dir = std::env::temp_dir().join(format!("serve-{}-{n}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("a directory");
-    dir
 }
 
 /// Waits until `what` returns true.
@@ -339,7 +335,7 @@ impl<L: Link> Client<L> {
     pub fn run(&mut self, op: Opcode, op_mod: u16, input: &[u8], out_len: u32) -> Output {
         let at = self.post(op, op_mod, input, out_len);
         self.ring();
-        eventually("the command completes", || self.peek(at + 0x3f, 1)[0] & 1 == 0);
+        self.completes(at);
         let entry = CmdQueueEntry::from_bytes(prefix(&self.peek(at, 64)));
         assert_eq!(DeliveryStatus::from_raw(entry.status()), DeliveryStatus::Ok, "{op:?}");
         let mut out = entry.command_output_inline_data().to_vec();
@@ -348,6 +344,20 @@ impl<L: Link> Client<L> {
         }
         out.truncate(out_len as usize);
         Output(out)
+    }
+
+    /// Posts a command that asks for the pages wanted, with an output of `out_len` bytes. Returns the address of its entry.
+    pub fn post_query(&mut self, out_len: u32) -> u64 {
+        self.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), out_len)
+    }
+
+    /// Returns true if the command in the entry at `at` has completed.
+    pub fn is_done(&self, at: u64) -> bool {
+        self.peek(at + 0x3f, 1)[0] & 1 == 0
+    }
+
+    pub fn completes(&self, at: u64) {
+        eventually("the command completes", || self.is_done(at));
     }
 
     /// Asserts that the function works, by running a command.

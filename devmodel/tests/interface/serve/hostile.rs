@@ -1,7 +1,6 @@
 //! Hostile clients: their own session ends, without any effect on others.
 
 use super::client::{BASE, MEMORY, SOON, Served, eventfd, raw};
-use hwspec::cmd::{Opcode, adapter::QueryPagesIn};
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng},
@@ -167,8 +166,7 @@ fn garbage_registers_queues_and_addresses_leave_others_alone() {
 
 #[test]
 fn accesses_beyond_a_region_are_refused() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     for (region, offset, count) in [
         (0, 32 << 20, 4),
         (0, u64::MAX, 4),
@@ -196,8 +194,7 @@ fn accesses_beyond_a_region_are_refused() {
 
 #[test]
 fn interrupts_are_set_up_within_bounds_and_with_eventfds_alone() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     let (event, file) = (eventfd(), testkit::memfd(0x1000));
     let with = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
     let none = IRQ_SET_DATA_NONE | IRQ_SET_TRIGGER;
@@ -227,8 +224,7 @@ fn interrupts_are_set_up_within_bounds_and_with_eventfds_alone() {
 
 #[test]
 fn a_second_client_waits_its_turn() {
-    let served = Served::new();
-    let mut first = served.guest(1);
+    let (served, mut first) = Served::with_guest();
     let waiting = Connection::connect(&served.path(1), Duration::from_millis(100));
     assert!(matches!(waiting, Err(Error::Silent(..))), "one at a time");
     first.works();
@@ -238,10 +234,9 @@ fn a_second_client_waits_its_turn() {
 
 #[test]
 fn a_stuck_queue_of_commands_does_not_hold_the_reply() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     // Mailboxes that point to themselves, and an input of maximum length.
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    let at = c.post_query(16);
     let mut entry = c.peek(at, 64);
     entry[4..8].copy_from_slice(&(16u32 << 20).to_be_bytes());
     c.poke(at, &entry);

@@ -2,7 +2,7 @@
 
 use super::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually};
 use hwspec::{
-    cmd::{DeliveryStatus, Opcode, adapter::QueryPagesIn, queue::CmdQueueEntry},
+    cmd::{DeliveryStatus, Opcode, queue::CmdQueueEntry},
     layout::prefix,
 };
 use ironverbs_devmodel::serve::{GuestMemory, transfer};
@@ -19,8 +19,7 @@ use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 #[test]
 fn windows_do_not_overlap_and_lie_within_their_file() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     let file = testkit::memfd(0x10_000);
     assert_eq!(c.map(0x1000, 0x2000, 0, Some(&file)), 0);
     for (at, len) in [(0x1000, 0x2000), (0, 0x1001), (0x2fff, 1), (0, 0x10_000), (0x1800, 0x10)] {
@@ -37,8 +36,7 @@ fn windows_do_not_overlap_and_lie_within_their_file() {
 
 #[test]
 fn ranges_never_mapped_can_be_unmapped_and_rom_needs_no_descriptor() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     assert_eq!(c.unmap(0xdead_0000, 0x1000), 0);
     assert_eq!(c.map(0xc_0000, 0x2000, 0, None), 0);
     // The memory cannot be reached, and the server survives that.
@@ -51,9 +49,8 @@ fn ranges_never_mapped_can_be_unmapped_and_rom_needs_no_descriptor() {
 
 #[test]
 fn after_an_unmap_nothing_is_written_there() {
-    let served = Served::new();
-    let mut c = served.guest(1);
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    let (_served, mut c) = Served::with_guest();
+    let at = c.post_query(16);
     let before = c.peek(at, 64);
     assert_eq!(c.unmap(BASE, MEMORY), 0);
     c.ring();
@@ -61,18 +58,17 @@ fn after_an_unmap_nothing_is_written_there() {
     assert_eq!(c.peek(at, 64), before, "the entry is still the device's");
     c.map_all();
     c.ring();
-    eventually("the command completes", || c.peek(at + 0x3f, 1)[0] & 1 == 0);
+    c.completes(at);
 }
 
 #[test]
 fn a_hole_cut_into_a_window_is_closed_and_the_rest_stays() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     // The page with the output mailbox.
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 600);
+    let at = c.post_query(600);
     assert_eq!(c.unmap(BASE + 0x2_0000, 0x1000), 0);
     c.ring();
-    eventually("the command completes", || c.peek(at + 0x3f, 1)[0] & 1 == 0);
+    c.completes(at);
     let entry = CmdQueueEntry::from_bytes(prefix(&c.peek(at, 64)));
     assert_eq!(DeliveryStatus::from_raw(entry.status()), DeliveryStatus::BadOutputPointer);
     c.works();
@@ -80,8 +76,7 @@ fn a_hole_cut_into_a_window_is_closed_and_the_rest_stays() {
 
 #[test]
 fn memory_in_many_windows_is_one_memory() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     let file = c.memory.try_clone().expect("a descriptor");
     for page in (0..MEMORY).step_by(4096) {
         assert_eq!(c.map(BASE + page, 4096, page, Some(&file)), 0);
@@ -93,8 +88,7 @@ fn memory_in_many_windows_is_one_memory() {
 
 #[test]
 fn a_window_that_may_not_be_written_is_only_read() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     let file = c.memory.try_clone().expect("a descriptor");
     let map = DmaMap { argsz: 32, flags: 1, offset: 0, address: BASE, size: MEMORY };
     assert_eq!(c.errno(Command::DMA_MAP, map.as_bytes(), &[&file]), 0);
@@ -115,7 +109,7 @@ fn a_window_that_may_not_be_written_is_only_read() {
 fn memory_cut_short_ends_in_an_abort() {
     let served = Served::new();
     let (mut c, mut other) = (served.guest(1), served.guest(2));
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    let at = c.post_query(16);
     let before = c.peek(at, 64);
     c.memory.set_len(0x1000).expect("a length");
     c.ring();
@@ -129,14 +123,13 @@ fn memory_cut_short_ends_in_an_abort() {
     assert_eq!(c.unmap(BASE, MEMORY), 0);
     c.map_all();
     c.ring();
-    eventually("the command completes", || c.peek(at + 0x3f, 1)[0] & 1 == 0);
+    c.completes(at);
     other.works();
 }
 
 #[test]
 fn only_files_in_memory_or_on_disk_are_mapped() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     for path in ["/dev/zero", "/proc/self/mem", "/proc/version", "/sys/kernel/uevent_seqnum"] {
         let Ok(file) = File::open(path) else { continue };
         assert_ne!(c.map(FREE, 0x1000, 0, Some(&file)), 0, "{path}");

@@ -1,17 +1,13 @@
 //! The server's behaviour towards a client that follows the protocol.
 
 use super::client::{SOON, Served, eventfd, eventually, signals};
-use hwspec::{
-    cmd::{Opcode, adapter::QueryPagesIn},
-    pcie::{EXPRESS_CAP, MSIX_CAP},
-};
+use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP};
 use std::os::unix::net::UnixStream;
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 #[test]
 fn a_client_learns_what_the_device_has() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (served, mut c) = Served::with_client();
     let ask = DeviceInfo { argsz: 16, ..Default::default() };
     let (info, _): (DeviceInfo, _) = c.link.ask(Command::DEVICE_GET_INFO, &ask, SOON).expect("info");
     assert_eq!((info.flags, info.num_regions, info.num_irqs), (3, 9, 5));
@@ -44,16 +40,14 @@ fn extended_capabilities_are_the_nodes_own() {
 
 #[test]
 fn a_command_goes_to_and_fro() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     c.works();
     assert_eq!(c.register(4) >> 16, 5, "revision of the command interface");
 }
 
 #[test]
 fn accesses_of_all_widths_find_the_same_bytes() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     let all = c.read(REGION_BAR0, 0, 64).expect("the initialization segment");
     for (at, n) in [(0, 1), (3, 1), (4, 2), (6, 2), (4, 4), (0, 8), (5, 7), (13, 20)] {
         assert_eq!(c.read(REGION_BAR0, at as u64, n).expect("bytes"), all[at..at + n as usize]);
@@ -66,8 +60,7 @@ fn accesses_of_all_widths_find_the_same_bytes() {
 
 #[test]
 fn interrupts_come_through_the_clients_eventfd() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     let uar = c.init();
     let (one, two) = (c.connect(3), c.connect(4));
     let eqn = c.create_eq(uar, 3);
@@ -85,8 +78,7 @@ fn interrupts_come_through_the_clients_eventfd() {
 
 #[test]
 fn a_masked_interrupt_waits() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     let uar = c.init();
     let fd = c.connect(0);
     let eqn = c.create_eq(uar, 0);
@@ -112,8 +104,7 @@ fn a_masked_interrupt_waits() {
 
 #[test]
 fn resets_start_the_function_afresh_and_keep_its_eventfds() {
-    let served = Served::new();
-    let mut c = served.guest(1);
+    let (_served, mut c) = Served::with_guest();
     for how in ["message", "capability"] {
         let uar = c.init();
         let fd = c.connect(5);
@@ -136,8 +127,7 @@ fn resets_start_the_function_afresh_and_keep_its_eventfds() {
 
 #[test]
 fn the_next_client_finds_the_function_as_new() {
-    let served = Served::new();
-    let mut first = served.guest(1);
+    let (served, mut first) = Served::with_guest();
     first.init();
     drop(first);
     let mut second = served.client(1);
@@ -150,25 +140,23 @@ fn the_next_client_finds_the_function_as_new() {
 
 #[test]
 fn writes_without_reply_and_in_rows_act_in_order() {
-    let served = Served::new();
-    let mut c = served.guest(1);
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    let (_served, mut c) = Served::with_guest();
+    let at = c.post_query(16);
     let bell = RegionAccess { offset: 0x18, region: REGION_BAR0, count: 4 };
     let one = 1u32.to_be_bytes();
     c.link.tell(Command::REGION_WRITE, &[bell.as_bytes(), &one]).expect("sent");
-    eventually("the command completes", || c.peek(at + 0x3f, 1)[0] & 1 == 0);
-    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    c.completes(at);
+    let at = c.post_query(16);
     let mut data = [0; 8];
     data[..4].copy_from_slice(&one);
     let writes = [SmallWrite { access: bell, data }];
     assert_eq!(c.errno(Command::REGION_WRITE_MULTI, &SmallWrite::encode(&writes), &[]), 0);
-    eventually("the command completes", || c.peek(at + 0x3f, 1)[0] & 1 == 0);
+    c.completes(at);
 }
 
 #[test]
 fn what_we_do_not_know_is_not_supported() {
-    let served = Served::new();
-    let mut c = served.client(1);
+    let (_served, mut c) = Served::with_client();
     for command in
         [Command::DEVICE_GET_REGION_IO_FDS, Command::DEVICE_FEATURE, Command::DMA_READ, Command(99)]
     {

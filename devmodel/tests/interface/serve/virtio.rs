@@ -1,6 +1,6 @@
 //! Functions on vhost-user sockets: a client like user-mode Linux, and hostile ones.
 
-use super::client::{BASE, Client, Link, MEMORY, SOON, directory, eventually};
+use super::client::{BASE, Client, Link, MEMORY, SOON, eventually};
 use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP};
 use ironverbs_devmodel::{
     Config,
@@ -19,6 +19,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use testkit::Scratch;
 use vfio_user_proto::{PATIENCE, REGION_BAR0, REGION_CONFIG, Result, sys};
 
 /// Requests, with their vhost-user names.
@@ -52,8 +53,8 @@ const MESSAGE: u64 = 20;
 
 /// A PF and two VFs on sockets.
 struct Served {
-    plugs: Vec<Plug>,
-    dir: PathBuf,
+    _plugs: Vec<Plug>,
+    dir: Scratch,
 }
 
 impl Served {
@@ -62,17 +63,17 @@ impl Served {
         let function = |fid| -> Arc<dyn Function> { Arc::new(standalone.function(fid)) };
         let functions: Vec<_> = (0..3).map(function).collect();
         let sriov = Sriov::new(&*functions[0], functions[1..].to_vec());
-        let dir = directory();
+        let dir = Scratch::made();
         let plug = |(fid, function): (usize, &Arc<dyn Function>)| {
             let place = (fid as u8, Some(sriov.clone()));
-            Plug::virtio(&dir.join(format!("f{fid}")), function.clone(), place, || {}).expect("a plug")
+            Plug::virtio(&dir.0.join(format!("f{fid}")), function.clone(), place, || {}).expect("a plug")
         };
         let plugs = functions.iter().enumerate().map(plug).collect();
-        Self { plugs, dir }
+        Self { _plugs: plugs, dir }
     }
 
     fn path(&self, fid: u8) -> PathBuf {
-        self.dir.join(format!("f{fid}"))
+        self.dir.0.join(format!("f{fid}"))
     }
 
     fn client(&self, fid: u8) -> Client<Frontend> {
@@ -86,13 +87,6 @@ impl Served {
         pf.write(REGION_CONFIG, SRIOV_CAP as u64 + 0x10, &vfs.to_le_bytes()).expect("NumVFs");
         pf.write(REGION_CONFIG, SRIOV_CAP as u64 + 0x08, &9u16.to_le_bytes()).expect("VF enable");
         pf
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.plugs.clear();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -217,6 +211,12 @@ impl Frontend {
         all
     }
 
+    /// Makes `count` buffers in all available for commands.
+    fn offer(&mut self, count: u16) {
+        self.put(AVAILABLE + 2, &count.to_le_bytes());
+        self.tell(VRING_KICK, &[pair(0, 0)], &[]);
+    }
+
     /// Sends a command and returns its response of up to `room` bytes.
     fn command(&mut self, header: (u8, u8, u32, u64), data: &[u8], room: u32) -> Vec<u8> {
         let (operation, bar, size, address) = header;
@@ -231,8 +231,7 @@ impl Frontend {
         self.describe(0, 1, (QUEUES + answer, room), 2, 0);
         self.put(AVAILABLE + 4 + 2 * u64::from(self.sent % ENTRIES), &0u16.to_le_bytes());
         self.sent += 1;
-        self.put(AVAILABLE + 2, &self.sent.to_le_bytes());
-        self.tell(VRING_KICK, &[pair(0, 0)], &[]);
+        self.offer(self.sent);
         eventually("the command is done", || u16::from_le_bytes(self.get(USED + 2)) == self.sent);
         let written = u32::from_le_bytes(self.get(USED + 4 + 8 * u64::from((self.sent - 1) % ENTRIES) + 4));
         let mut out = vec![0; written as usize];
@@ -397,40 +396,31 @@ fn what_breaks_the_protocol_ends_that_session_alone() {
         }),
         ("a short message", |f| f.tell(SET_VRING_ADDR, &[0], &[])),
         ("a long message", |f| f.tell(SET_VRING_ADDR, &[0; 64], &[])),
-        ("more than a queue holds", |f| {
-            f.put(AVAILABLE + 2, &100u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
-        }),
+        ("more than a queue holds", |f| f.offer(100)),
         ("a descriptor behind the last", |f| {
             f.put(AVAILABLE + 4, &ENTRIES.to_le_bytes());
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
         ("a chain in a circle", |f| {
             f.describe(0, 0, (QUEUES + BUFFERS, 16), 1, 0);
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
         ("a buffer outside of memory", |f| {
             f.describe(0, 0, (0x10, 16), 0, 0);
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
         ("a command of 4 GiB", |f| {
             f.describe(0, 0, (QUEUES, u32::MAX), 0, 0);
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
         ("a command without a header", |f| {
             f.describe(0, 0, (QUEUES, 15), 0, 0);
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
         ("a command about more than it has", |f| {
             f.put(BUFFERS, &[4, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             f.describe(0, 0, (QUEUES + BUFFERS, 16), 0, 0);
-            f.put(AVAILABLE + 2, &1u16.to_le_bytes());
-            f.tell(VRING_KICK, &[0], &[]);
+            f.offer(1);
         }),
     ];
     for (name, harm) in harms {
