@@ -50,47 +50,15 @@ fn run(name: &str, target: fn(&[u8]), inputs: u64) {
     }
 }
 
-#[test]
-fn commands_of_any_bytes_leave_others_alone() {
-    run("command_mailbox", ironverbs_fuzz::command_mailbox, INPUTS);
-}
-
-#[test]
-fn work_requests_of_any_bytes_leave_others_alone() {
-    run("wqe", ironverbs_fuzz::wqe, INPUTS);
-}
-
-#[test]
-fn net_devices_of_any_bytes_leave_others_alone() {
-    run("ethernet", ironverbs_fuzz::ethernet, INPUTS);
-}
-
-#[test]
-fn packets_of_any_bytes_leave_others_alone() {
-    run("packet", ironverbs_fuzz::packet, INPUTS);
-}
-
-#[test]
-fn routed_packets_of_any_bytes_leave_others_alone() {
-    run("routed", ironverbs_fuzz::routed, INPUTS);
-}
-
-#[test]
-fn messages_of_any_bytes_leave_others_alone() {
-    run("vfio_user", ironverbs_fuzz::vfio_user, INPUTS);
-}
-
-#[test]
-fn node_files_of_any_bytes_are_refused_or_work() {
-    run("node_file", ironverbs_fuzz::node_file, INPUTS);
-}
-
-#[test]
-fn launched_programs_of_any_calls_are_answered_and_gone() {
-    run("launched", ironverbs_fuzz::launched, INPUTS / 4);
-}
-
-#[test]
-fn a_device_that_lies_gets_errors_and_nothing_else() {
-    run("lies", ironverbs_fuzz::lies, INPUTS);
+tests::each! {
+    commands_of_any_bytes_leave_others_alone: run("command_mailbox", ironverbs_fuzz::command_mailbox, INPUTS);
+    work_requests_of_any_bytes_leave_others_alone: run("wqe", ironverbs_fuzz::wqe, INPUTS);
+    net_devices_of_any_bytes_leave_others_alone: run("ethernet", ironverbs_fuzz::ethernet, INPUTS);
+    packets_of_any_bytes_leave_others_alone: run("packet", ironverbs_fuzz::packet, INPUTS);
+    routed_packets_of_any_bytes_leave_others_alone: run("routed", ironverbs_fuzz::routed, INPUTS);
+    messages_of_any_bytes_leave_others_alone: run("vfio_user", ironverbs_fuzz::vfio_user, INPUTS);
+    node_files_of_any_bytes_are_refused_or_work: run("node_file", ironverbs_fuzz::node_file, INPUTS);
+    launched_programs_of_any_calls_are_answered_and_gone:
+        run("launched", ironverbs_fuzz::launched, INPUTS / 4);
+    a_device_that_lies_gets_errors_and_nothing_else: run("lies", ironverbs_fuzz::lies, INPUTS);
 }

@@ -130,29 +130,12 @@ fn moves_data(kind: &str) {
     }
 }
 
-#[test]
-fn data_go_over_a_datagram_socket() {
-    moves_data("dgram");
-}
-
-#[test]
-fn data_go_over_a_stream() {
-    moves_data("stream");
-}
-
-#[test]
-fn data_go_over_the_hosts_own_udp() {
-    moves_data("udp");
-}
-
-#[test]
-fn data_go_from_node_to_node() {
-    moves_data("node");
-}
-
-#[test]
-fn data_go_from_one_infiniband_adapter_to_another() {
-    moves_data("infiniband");
+ironverbs_tests::each! {
+    data_go_over_a_datagram_socket: moves_data("dgram");
+    data_go_over_a_stream: moves_data("stream");
+    data_go_over_the_hosts_own_udp: moves_data("udp");
+    data_go_from_node_to_node: moves_data("node");
+    data_go_from_one_infiniband_adapter_to_another: moves_data("infiniband");
 }
 
 /// Tools ask the administrator of their own adapter.

@@ -16,34 +16,17 @@ fn speak(name: &str, checks: &[&str]) -> String {
     checks.iter().map(|check| node.run(&["/usr/bin/python3", script, check])).collect()
 }
 
-#[test]
-fn a_program_without_a_library_lists_the_devices() {
-    assert_eq!(speak("nl-list", &["link_list"]), "iron0 iron1 iron2\n");
-}
-
-#[test]
-fn sockets_have_ports_as_the_kernel_gives_them() {
-    speak("nl-ports", &["bound_numbers", "unbound_and_connected"]);
-}
-
-#[test]
-fn sockets_can_be_waited_for_peeked_into_and_interrupted() {
-    speak("nl-wait", &["waiting", "blocking", "peeked", "backlog"]);
-}
-
-#[test]
-fn what_the_kernel_refuses_is_refused_with_its_errno() {
-    speak("nl-errors", &["errors", "bad_addresses"]);
-}
-
-#[test]
-fn children_keep_sockets_and_numbers_of_closed_ones_are_used_again() {
-    speak("nl-fork", &["forked", "own_numbers", "few_descriptors"]);
-}
-
-#[test]
-fn a_programs_own_sockets_do_not_depend_on_the_supervisor() {
-    speak("nl-own", &["own_sockets"]);
+ironverbs_tests::each! {
+    a_program_without_a_library_lists_the_devices:
+        assert_eq!(speak("nl-list", &["link_list"]), "iron0 iron1 iron2\n");
+    sockets_have_ports_as_the_kernel_gives_them:
+        speak("nl-ports", &["bound_numbers", "unbound_and_connected"]);
+    sockets_can_be_waited_for_peeked_into_and_interrupted:
+        speak("nl-wait", &["waiting", "blocking", "peeked", "backlog"]);
+    what_the_kernel_refuses_is_refused_with_its_errno: speak("nl-errors", &["errors", "bad_addresses"]);
+    children_keep_sockets_and_numbers_of_closed_ones_are_used_again:
+        speak("nl-fork", &["forked", "own_numbers", "few_descriptors"]);
+    a_programs_own_sockets_do_not_depend_on_the_supervisor: speak("nl-own", &["own_sockets"]);
 }
 
 /// A node of 128 devices is shown completely, even to programs limited to 256 descriptors.

@@ -23,6 +23,12 @@
 //! ```
 #![deny(unsafe_code)]
 
+/// Defines a test for each line: its name, and the expression that it evaluates.
+#[macro_export]
+macro_rules! each {
+    ($($name:ident: $run:expr;)+) => { $( #[test] fn $name() { $run; } )+ };
+}
+
 pub mod bed;
 pub mod bystander;
 pub mod cost;

@@ -60,42 +60,13 @@ fn tried(program: Program) {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), errors + without + wrong.len(), wrong.join("\n"));
 }
 
-#[test]
-fn a_node_is_made_or_an_error() {
-    tried(Program::Create);
-}
-
-#[test]
-fn a_node_is_looked_at_or_an_error() {
-    tried(Program::Status);
-}
-
-#[test]
-fn a_program_is_launched_or_an_error() {
-    tried(Program::True);
-}
-
-#[test]
-fn devices_are_listed_or_an_error() {
-    tried(Program::Devices);
-}
-
-#[test]
-fn netlink_requests_are_answered_or_fail_with_an_error() {
-    tried(Program::Rdma);
-}
-
-#[test]
-fn objects_are_made_and_memory_is_lent_or_an_error() {
-    tried(Program::Objects);
-}
-
-#[test]
-fn connections_are_made_or_an_error() {
-    tried(Program::Connects);
-}
-
-#[test]
-fn functions_are_served_or_an_error() {
-    tried(Program::Serve);
+ironverbs_tests::each! {
+    a_node_is_made_or_an_error: tried(Program::Create);
+    a_node_is_looked_at_or_an_error: tried(Program::Status);
+    a_program_is_launched_or_an_error: tried(Program::True);
+    devices_are_listed_or_an_error: tried(Program::Devices);
+    netlink_requests_are_answered_or_fail_with_an_error: tried(Program::Rdma);
+    objects_are_made_and_memory_is_lent_or_an_error: tried(Program::Objects);
+    connections_are_made_or_an_error: tried(Program::Connects);
+    functions_are_served_or_an_error: tried(Program::Serve);
 }
