@@ -27,6 +27,12 @@ fn queues(qpn: u32) -> Arc<QpQueues> {
     })
 }
 
+fn table_with(qpn: u32) -> (QpTable, Arc<QpQueues>) {
+    let (mut table, qp) = (QpTable::default(), queues(qpn));
+    table.insert(qp.clone());
+    (table, qp)
+}
+
 fn cqe(opcode: CqeOpcode, qpn: u32, counter: u16) -> Cqe64 {
     let mut cqe = Cqe64::zeroed();
     cqe.set().opcode(opcode).qpn(Qpn(qpn)).wqe_counter(counter).sop(WqeOpcode::RdmaRead.raw()).byte_cnt(9);
@@ -35,9 +41,7 @@ fn cqe(opcode: CqeOpcode, qpn: u32, counter: u16) -> Cqe64 {
 
 #[test]
 fn completion_finds_its_work_request_and_retires_those_before() {
-    let mut table = QpTable::default();
-    let qp = queues(0x12345);
-    table.insert(qp.clone());
+    let (table, qp) = table_with(0x12345);
     qp.sq.put(0, 100, 0, 2);
     qp.sq.put(2, 101, 1, 3);
     qp.sq.publish(2);
@@ -51,8 +55,7 @@ fn completion_finds_its_work_request_and_retires_those_before() {
 
 #[test]
 fn unknown_qp_is_skipped() {
-    let mut table = QpTable::default();
-    table.insert(queues(7));
+    let (table, _) = table_with(7);
     for qpn in [0, 8, 0xff_ffff] {
         assert_eq!(convert(&table, &cqe(CqeOpcode::Req, qpn, 0)), None);
     }
@@ -60,9 +63,7 @@ fn unknown_qp_is_skipped() {
 
 #[test]
 fn counters_nobody_posted_are_errors_and_move_nothing() {
-    let mut table = QpTable::default();
-    let qp = queues(7);
-    table.insert(qp.clone());
+    let (table, qp) = table_with(7);
     for counter in [0, 1, 7, 0xffff] {
         for opcode in [CqeOpcode::Req, CqeOpcode::RespSend, CqeOpcode::RespErr] {
             let wc = convert(&table, &cqe(opcode, 7, counter)).unwrap();
@@ -98,8 +99,7 @@ fn a_frame_that_a_hash_spread_finds_its_work_queue_by_user_index() {
 
 #[test]
 fn unknown_opcodes_are_skipped() {
-    let mut table = QpTable::default();
-    table.insert(queues(7));
+    let (table, _) = table_with(7);
     for raw in [5, 6, 7, 9, 12, 15] {
         assert_eq!(convert(&table, &cqe(CqeOpcode::from_raw(raw), 7, 0)), None);
     }
@@ -118,9 +118,7 @@ fn receive_counters_wrap_at_sixteen_bits() {
 
 #[test]
 fn error_cqe_says_why() {
-    let mut table = QpTable::default();
-    let qp = queues(7);
-    table.insert(qp.clone());
+    let (table, qp) = table_with(7);
     qp.sq.put(0, 5, 0, 1);
     qp.sq.publish(1);
     let error = hwspec::cqe::CqeError::with(|s| {
@@ -132,9 +130,7 @@ fn error_cqe_says_why() {
 
 #[test]
 fn inline_data_for_a_receive_that_cannot_hold_them_is_an_error() {
-    let mut table = QpTable::default();
-    let qp = queues(7);
-    table.insert(qp.clone());
+    let (table, qp) = table_with(7);
     qp.rq.put(0, 42);
     qp.rq.publish(1);
     let mut short = cqe(CqeOpcode::RespSend, 7, 0);

@@ -1,10 +1,27 @@
 use super::{device, open};
 use crate::{
-    AccessFlags, Dm, InPlace, Mr, Pd,
+    AccessFlags, Device, Dm, Error, InPlace, Mr, Pd,
     transport::fake::{Chip, Lie},
 };
 use hwspec::cmd::{Opcode, Status, memic::DeallocMemicIn};
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+#[allow(unsafe_code)]
+fn register(pd: &Arc<Pd>, memory: &mut [u8], access: AccessFlags) -> Result<Mr, Error> {
+    let base = memory.as_mut_ptr();
+    // SAFETY: the memory outlives the region in these tests.
+    unsafe { Mr::register(pd, base, memory.len(), base as u64, access) }
+}
+
+/// A device, and what its chip does wrong.
+fn lying(lie: Lie) -> (Arc<Chip>, Arc<Device>) {
+    let (chip, device) = device();
+    chip.state().lie = Some(lie);
+    (chip, device)
+}
 
 #[test]
 fn status_becomes_the_errno_the_linux_driver_gives() {
@@ -40,16 +57,14 @@ fn an_object_that_cannot_be_destroyed_stays_with_its_owner() {
 
 #[test]
 fn undelivered_command_says_why() {
-    let (chip, device) = device();
-    chip.state().lie = Some(Lie::Undelivered(Opcode::AllocPd, 3));
+    let (_chip, device) = lying(Lie::Undelivered(Opcode::AllocPd, 3));
     let error = Pd::alloc(&device).err().unwrap();
     assert!(error.to_string().contains("BadBlockNumber"), "{error}");
 }
 
 #[test]
 fn foreign_token_is_not_taken_for_an_answer() {
-    let (chip, device) = device();
-    chip.state().lie = Some(Lie::BadToken(Opcode::AllocPd));
+    let (chip, device) = lying(Lie::BadToken(Opcode::AllocPd));
     assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::EIO);
     chip.state().lie = None;
     Pd::alloc(&device).unwrap().dealloc().unwrap();
@@ -57,8 +72,7 @@ fn foreign_token_is_not_taken_for_an_answer() {
 
 #[test]
 fn silent_device_is_given_up_in_bounded_time_and_slots_go_round() {
-    let (chip, device) = device();
-    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    let (chip, device) = lying(Lie::Silent(Opcode::AllocPd));
     let begin = Instant::now();
     assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT);
     assert!(begin.elapsed() < Duration::from_secs(2));
@@ -86,8 +100,7 @@ fn device_that_acts_at_once_is_not_waited_for() {
 /// Entries left by programs killed between filling an entry and ringing the doorbell.
 #[test]
 fn slots_left_to_a_device_that_acts_at_once_serve_again() {
-    let (chip, device) = device();
-    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    let (chip, device) = lying(Lie::Silent(Opcode::AllocPd));
     (0..8).for_each(|_| assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT));
     chip.state().lie = None;
     assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT, "the device may still have them");
@@ -108,7 +121,6 @@ fn many_threads_share_the_queue() {
 }
 
 #[test]
-#[allow(unsafe_code)]
 fn long_page_list_arrives_whole() {
     let (chip, device) = device();
     // A skew of one page allows only 4 KiB pages: 2049 entries, far more than the mailboxes of a slot hold.
@@ -117,8 +129,7 @@ fn long_page_list_arrives_whole() {
     let mut memory = vec![0u8; 8 << 20];
     let base = memory.as_mut_ptr();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-    // SAFETY: the memory outlives the region.
-    let mr = unsafe { Mr::register(&pd, base, memory.len(), base as u64, access) }.unwrap();
+    let mr = register(&pd, &mut memory, access).unwrap();
     let input = chip.state().inputs.iter().rev().find(|(op, _)| *op == Opcode::CreateMkey).unwrap().1.clone();
     let list: Vec<u64> =
         input[0x110..].chunks_exact(8).map(|b| u64::from_be_bytes(b.try_into().unwrap())).collect();
@@ -137,36 +148,26 @@ fn long_page_list_arrives_whole() {
 }
 
 #[test]
-#[allow(unsafe_code)]
 fn mailboxes_of_a_long_command_that_is_given_up_stay_with_the_device() {
     let (chip, device) = device();
     // One page more than there are 4 KiB pages in 8 MiB: the list takes mailboxes of its own.
     chip.state().skew = 0x1000;
     let pd = Pd::alloc(&device).unwrap();
     let mut memory = vec![0u8; 8 << 20];
-    let base = memory.as_mut_ptr();
     let before = chip.blocks();
     chip.state().lie = Some(Lie::Silent(Opcode::CreateMkey));
-    // SAFETY: the memory outlives the region.
-    let refused = unsafe { Mr::register(&pd, base, memory.len(), base as u64, AccessFlags::empty()) };
+    let refused = register(&pd, &mut memory, AccessFlags::empty());
     assert_eq!(refused.err().unwrap().errno(), libc::ETIMEDOUT);
     assert_eq!(chip.blocks(), before + 1, "the device may still read the list");
 }
 
 #[test]
-#[allow(unsafe_code)]
 fn keys_change_their_variant() {
     let (_chip, device) = device();
     let pd = Pd::alloc(&device).unwrap();
     let mut memory = [0u8; 64];
-    let base = memory.as_mut_ptr();
-    let variants: Vec<u8> = (0..64)
-        .map(|_| {
-            // SAFETY: the memory outlives the region.
-            let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
-            mr.lkey() as u8
-        })
-        .collect();
+    let mut variant = || register(&pd, &mut memory, AccessFlags::empty()).unwrap().lkey() as u8;
+    let variants: Vec<u8> = (0..64).map(|_| variant()).collect();
     assert!(variants.windows(2).all(|pair| pair[0] != pair[1]), "{variants:?}");
     // The next variant is not predictable either: 63 steps, each with 255 possible values, do not repeat one value by chance.
     let steps = |variants: &[u8]| -> Vec<u8> {
@@ -177,20 +178,16 @@ fn keys_change_their_variant() {
 }
 
 #[test]
-#[allow(unsafe_code)]
 fn memory_of_a_key_the_device_keeps_is_never_given_back() {
     let (chip, device) = device();
     let pd = Pd::alloc(&device).unwrap();
     let mut memory = [0u8; 64];
-    let base = memory.as_mut_ptr();
-    // SAFETY: the memory outlives the region.
-    let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
+    let mr = register(&pd, &mut memory, AccessFlags::empty()).unwrap();
     chip.state().lie = Some(Lie::Refuse(Opcode::DestroyMkey, Status::BadResource, 1));
     assert_eq!(mr.deregister().unwrap_err().errno(), libc::EINVAL);
     assert_eq!(chip.state().mapped.len(), 1);
     chip.state().lie = None;
-    // SAFETY: the memory outlives the region.
-    let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
+    let mr = register(&pd, &mut memory, AccessFlags::empty()).unwrap();
     // As with a window that is bound to the region.
     chip.state().lie = Some(Lie::Refuse(Opcode::DestroyMkey, Status::ResBusy, 1));
     drop(mr);

@@ -30,6 +30,13 @@ fn of_qp(kind: EventType, qpn: u32) -> Eqe {
     Eqe::new(kind, data)
 }
 
+fn port(change: PortChange) -> Eqe {
+    let data = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
+    let mut eqe = Eqe::new(EventType::PortChange, data);
+    eqe.set().event_sub_type(change.raw());
+    eqe
+}
+
 #[test]
 fn events_arrive_with_their_cookies() {
     let (chip, device) = device();
@@ -38,14 +45,11 @@ fn events_arrive_with_their_cookies() {
     let init = QpInit { max_send_wr: 1, cookie: 0xd0, ..QpInit::new(Service::Rc, &cq, &cq) };
     let qp = Qp::create(&pd, &init).unwrap();
     let error = CqErrorEvent::with(|s| s.cqn(Cqn(cq.cqn())));
-    let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
-    let mut up = Eqe::new(EventType::PortChange, port);
-    up.set().event_sub_type(PortChange::Active.raw());
     let raised = [
         comp(cq.cqn()),
         of_qp(EventType::WqAccessError, qp.qpn()),
         Eqe::new(EventType::CqError, error),
-        up,
+        port(PortChange::Active),
         of_qp(EventType::Other(0x7f), 0),
     ];
     raised.into_iter().for_each(|eqe| raise(&chip, eqe));
@@ -73,12 +77,7 @@ fn changes_of_the_port_are_told_by_kind() {
         (PortChange::ClientRereg, PortEvent::ClientReregister),
         (PortChange::Other(0x33), PortEvent::Other(0x33)),
     ];
-    for (change, _) in &kinds {
-        let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
-        let mut eqe = Eqe::new(EventType::PortChange, port);
-        eqe.set().event_sub_type(change.raw());
-        raise(&chip, eqe);
-    }
+    kinds.iter().for_each(|(change, _)| raise(&chip, port(*change)));
     let events: Vec<_> = std::iter::from_fn(|| device.events().next()).collect();
     assert_eq!(events, kinds.map(|(_, kind)| Event::Port { port: 1, kind }));
 }
@@ -86,10 +85,7 @@ fn changes_of_the_port_are_told_by_kind() {
 #[test]
 fn a_device_that_raises_events_for_ever_does_not_keep_who_takes_them() {
     let (chip, device) = device();
-    let port = || {
-        let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
-        Eqe::new(EventType::PortChange, port)
-    };
+    let port = || port(PortChange::Active);
     raise(&chip, port());
     let mut taken = 0;
     assert!(device.events().drain(|_| {
@@ -193,11 +189,8 @@ fn each_opener_hears_of_the_port_and_of_its_own_objects() {
         let cq = Cq::create(device, 10, 1).unwrap();
         Qp::create(&pd, &QpInit { max_send_wr: 1, ..QpInit::new(Service::Rc, &cq, &cq) }).unwrap()
     });
-    let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
-    let mut down = Eqe::new(EventType::PortChange, port);
-    down.set().event_sub_type(PortChange::Down.raw());
     raise(&chip, of_qp(EventType::WqCatasError, qps[1].qpn()));
-    raise(&chip, down);
+    raise(&chip, port(PortChange::Down));
     let heard =
         devices.each_ref().map(|device| std::iter::from_fn(|| device.events().next()).collect::<Vec<_>>());
     let down = Event::Port { port: 1, kind: PortEvent::Error };

@@ -85,19 +85,13 @@ macro_rules! cases { ($($module:path { $($ifc:ident $T:ident,)* })*) => {
 } }
 
 cases! {
-    ironverbs_hwspec::context::wq {
-        wq WorkQueue,
-    }
+    ironverbs_hwspec::context::wq { wq WorkQueue, }
     ironverbs_hwspec::context::qp {
         ads AddressPath,
         qpc QpContext,
     }
-    ironverbs_hwspec::context::cq {
-        cqc CqContext,
-    }
-    ironverbs_hwspec::context::eq {
-        eqc EqContext,
-    }
+    ironverbs_hwspec::context::cq { cqc CqContext, }
+    ironverbs_hwspec::context::eq { eqc EqContext, }
     ironverbs_hwspec::context::mkey {
         mkc MkeyContext,
         mtt Mtt,
@@ -178,19 +172,13 @@ cases! {
         query_hca_cap_out QueryHcaCapOut,
         set_hca_cap_in SetHcaCapIn,
     }
-    ironverbs_hwspec::cmd::adapter_id {
-        query_adapter_param_block AdapterParams,
-    }
+    ironverbs_hwspec::cmd::adapter_id { query_adapter_param_block AdapterParams, }
     ironverbs_hwspec::context::congestion {
         cong_control_r_roce_ecn_rp RoceReactionPoint,
         cong_control_r_roce_ecn_np RoceNotificationPoint,
     }
-    ironverbs_hwspec::cmd::umem {
-        umem UserMemory,
-    }
-    ironverbs_hwspec::cmd::uctx {
-        uctx UserContext,
-    }
+    ironverbs_hwspec::cmd::umem { umem UserMemory, }
+    ironverbs_hwspec::cmd::uctx { uctx UserContext, }
     ironverbs_hwspec::cmd::queue {
         cmd_queue_entry CmdQueueEntry,
         cmd_if_box CmdMailbox,
@@ -228,64 +216,22 @@ cases! {
         none VportEvent,
         dct_events DctEvent,
     }
-    ironverbs_hwspec::cqe {
-        none Cqe64,
-        none CqeError,
-    }
+    ironverbs_hwspec::cqe { none Cqe64, none CqeError, }
     ironverbs_hwspec::doorbell {
-        none SqDoorbell,
-        none CqArm,
-        none CqRecord,
-        none EqDoorbell,
-        none QpRecord,
+        none SqDoorbell, none CqArm, none CqRecord, none EqDoorbell, none QpRecord,
     }
     ironverbs_hwspec::pcie {
-        none ConfigHeader,
-        none StatusCommand,
-        none ExpressCap,
-        none MsixCap,
-        none VendorCap,
-        none MsixEntry,
-        none AriCap,
-        none SriovCap,
+        none ConfigHeader, none StatusCommand, none ExpressCap, none MsixCap, none VendorCap,
+        none MsixEntry, none AriCap, none SriovCap,
     }
     ironverbs_hwspec::wire {
-        none Ethernet,
-        none Vlan,
-        none Ipv4,
-        none Ipv6,
-        none Udp,
-        none Bth,
-        none Reth,
-        none Aeth,
-        none Deth,
-        none XrcEth,
-        none AtomicEth,
-        none AtomicAckEth,
-        none ImmDt,
-        none Ieth,
-        none Lrh,
+        none Ethernet, none Vlan, none Ipv4, none Ipv6, none Udp, none Bth, none Reth, none Aeth,
+        none Deth, none XrcEth, none AtomicEth, none AtomicAckEth, none ImmDt, none Ieth, none Lrh,
     }
-    ironverbs_hwspec::wire::mad {
-        none MadHeader,
-        none Smp,
-        none ClassPortInfo,
-    }
-    ironverbs_hwspec::wire::mad::smp {
-        none NodeInfo,
-        none SwitchInfo,
-        none PortInfo,
-        none SmInfo,
-    }
-    ironverbs_hwspec::wire::mad::pma {
-        none PortCounters,
-        none PortCountersExtended,
-    }
+    ironverbs_hwspec::wire::mad { none MadHeader, none Smp, none ClassPortInfo, }
+    ironverbs_hwspec::wire::mad::smp { none NodeInfo, none SwitchInfo, none PortInfo, none SmInfo, }
+    ironverbs_hwspec::wire::mad::pma { none PortCounters, none PortCountersExtended, }
     ironverbs_hwspec::wire::mad::sa {
-        none SaMad,
-        none PathRecord,
-        none McMemberRecord,
-        none NodeRecord,
-        none PortInfoRecord,
+        none SaMad, none PathRecord, none McMemberRecord, none NodeRecord, none PortInfoRecord,
     }
 }

@@ -39,6 +39,14 @@ fn request(link: &mut Link) -> (ConnId, Request) {
     }
 }
 
+/// A connection that was asked for, with the ids of both sides.
+fn asked() -> (Link, ConnId, ConnId) {
+    let (mut link, _) = listening();
+    let left = connect(&mut link);
+    let (right, _) = request(&mut link);
+    (link, left, right)
+}
+
 fn accept(link: &mut Link, id: ConnId) {
     let accept =
         Accept { qpn: 0x222, starting_psn: 0x4321, private_data: data("welcome"), ..Accept::default() };
@@ -48,9 +56,7 @@ fn accept(link: &mut Link, id: ConnId) {
 
 /// An established connection, with the ids of both sides.
 fn connected() -> (Link, ConnId, ConnId) {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     accept(&mut link, right);
     assert!(matches!(link.event(Side::Left), Some((id, Event::Reply(_))) if id == left));
     link.command(Side::Left, left, Command::Ready { private_data: no_data() }).expect("ready");
@@ -140,9 +146,7 @@ fn two_sides_that_disconnect_at_the_same_time_are_disconnected_once() {
 
 #[test]
 fn a_request_may_be_rejected_with_reason_and_data() {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     let reject = Command::Reject {
         reason: RejectReason::ConsumerDefined,
         info: vec![7; 72],
@@ -161,9 +165,7 @@ fn a_request_may_be_rejected_with_reason_and_data() {
 
 #[test]
 fn a_reply_may_be_rejected_too() {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     accept(&mut link, right);
     link.event(Side::Left);
     link.command(Side::Left, left, Command::Destroy).expect("destroy");
@@ -208,9 +210,7 @@ fn silence_is_given_up_after_all_retries() {
 
 #[test]
 fn an_mra_keeps_a_request_alive() {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     let delay = Command::Delay { service_timeout: 24, if_repeated: true, private_data: no_data() };
     link.command(Side::Right, right, delay).expect("delay");
     link.settle();
@@ -298,9 +298,7 @@ fn commands_in_the_wrong_state_change_nothing() {
 
 #[test]
 fn data_that_comes_before_the_rtu_is_as_good() {
-    let (mut link, _) = listening();
-    connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, _, right) = asked();
     accept(&mut link, right);
     link.command(Side::Right, right, Command::Established).expect("established");
     assert!(matches!(link.event(Side::Right), Some((id, Event::Established { .. })) if id == right));
@@ -324,9 +322,7 @@ fn a_peer_that_died_counts_as_one_that_took_its_leave() {
 
 #[test]
 fn an_end_may_come_before_the_rtu_was_sent() {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     accept(&mut link, right);
     assert!(matches!(link.event(Side::Left), Some((_, Event::Reply(_)))));
     // The passive side learned from its queue pair that the connection is established.
@@ -344,9 +340,7 @@ fn an_end_may_come_before_the_rtu_was_sent() {
 
 #[test]
 fn an_rtu_for_a_connection_that_was_given_up_is_answered() {
-    let (mut link, _) = listening();
-    let left = connect(&mut link);
-    let (right, _) = request(&mut link);
+    let (mut link, left, right) = asked();
     accept(&mut link, right);
     // The REJ is lost.
     link.faults([0]);
