@@ -1,5 +1,5 @@
 //! Helpers shared by tests of several crates: a separate process for a test ([`alone!`]), additional processes
-//! ([`Other`]), a directory ([`Scratch`]), a file in memory ([`memfd()`]), waiting ([`until()`]), an end for spinning threads ([`Stop`]), and the kernel's
+//! ([`Other`]), an end for processes ([`Held`]), a directory ([`Scratch`]), a file in memory ([`memfd()`]), waiting ([`until()`]), an end for spinning threads ([`Stop`]), and the kernel's
 //! headers as reference ([`linux`]).
 //!
 //! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would

@@ -50,7 +50,7 @@ pub fn all() -> Vec<Scenario> {
         scenario("rxe-rxe", "two guests, rxe between them: the programs and the bed", rxe::among_themselves),
         scenario(
             "mlx5-host",
-            "the stock driver in a guest, our provider on the host: one node",
+            "one node: the stock driver in a guest, ours on the host",
             with_host::stock_driver,
         ),
         scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
@@ -68,19 +68,11 @@ pub fn all() -> Vec<Scenario> {
         scenario("wire-drops", "the same while 1 % of the frames are lost", wire::with_drops),
         scenario("connect-rxe", "rdma_cm: ours on the host, the kernel's on rxe in the guest", connect::rxe),
         scenario("connect-drops", "the same while 10 % of the frames are lost", connect::with_drops),
-        scenario(
-            "connect-mlx5",
-            "the same, the guest on the stock driver and the host's node",
-            connect::mlx5,
-        ),
+        scenario("connect-mlx5", "the same, the guest on the stock driver and one node", connect::mlx5),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
         scenario("vfio-example", "an example of the crate for Rust programs on two VFs", vfio::example),
-        named(
-            "vfio-customers",
-            "UCX, libfabric and Open MPI on two VFs by our driver on VFIO",
-            customers::on_vfio,
-        ),
+        named("vfio-customers", "UCX, libfabric, Open MPI: our driver on two VFs", customers::on_vfio),
         named("vfio-blueflame", "our driver on two VFs: BlueFlame on one of them", blueflame::on_vfio),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),
     ]
