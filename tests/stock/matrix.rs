@@ -67,8 +67,8 @@ fn programs_run_that_lock_all_their_memory() {
 
 #[test]
 fn programs_run_under_a_storm_of_signals() {
-    let storm = compiled_library("storm");
-    all_run("storm", &words(&format!("env LD_PRELOAD={storm}")));
+    let profiled = compiled_library("profiled");
+    all_run("storm", &words(&format!("env LD_PRELOAD={profiled}")));
 }
 
 /// ThreadSanitizer cannot see into uninstrumented code such as ours, and is told so, as for any other library.
