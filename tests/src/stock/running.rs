@@ -9,7 +9,7 @@ use std::{
 };
 use testkit::Held;
 
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(140);
 
 /// A running program with its output collected. It is killed when dropped.
 pub struct Running {
