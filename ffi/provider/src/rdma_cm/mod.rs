@@ -3,7 +3,7 @@
 //! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. [`hooks`] intercepts them, [`commands`] parses them, and
 //! [`resolve`], [`connect`], [`route`], [`qp_attr`] and [`multicast`] apply them to an [`id`]. Below them the protocol (crate `cm`)
 //! communicates over QP1 of each function in use ([`mod@line`]); its results pass through [`cm_events`] to the program's [`mod@file`] as
-//! events. The [`manager`] holds all state under one lock; the [`thread`] of [`waiting`] waits for messages and timers.
+//! events. The [`manager`] holds all state under one lock; a thread of [`waiting`] waits for messages and timers.
 
 mod cm_board;
 mod cm_events;
