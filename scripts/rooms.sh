@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Lower it whenever a change takes some out.
-UNSAFE=478
+UNSAFE=468
 # Commits before this rule.
 SINCE=2026-11-30T00:00:00Z
 
