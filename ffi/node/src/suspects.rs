@@ -1,6 +1,7 @@
 //! Parties that may have died, and the search for them.
 //!
-//! A dead program does not say so, and no process is responsible for finding it: whoever waits for others looks around from time to time.
+//! A dead program does not say so, and no process is responsible for finding it: programs that wait for others look around
+//! from time to time.
 
 use super::{
     core::{Core, MILLI},

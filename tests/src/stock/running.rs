@@ -9,6 +9,7 @@ use std::{
 };
 use testkit::Held;
 
+/// A program in virtual time computes for half a minute on two quiet cores, and several times that beside others.
 const LIMIT: Duration = Duration::from_secs(140);
 
 /// A running program with its output collected. It is killed when dropped.

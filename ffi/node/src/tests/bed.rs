@@ -98,7 +98,7 @@ impl Objects {
     }
 }
 
-/// Sends to a queue pair that never has a receive, for ever: the same one.
+/// Creates a queue pair that sends to itself and never has a receive, so that its request is repeated for ever.
 pub fn is_never_ready(device: &Arc<Device>) -> Result<Arc<Qp>, Box<dyn std::error::Error>> {
     let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 16, 77)?);
     let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
